@@ -6,9 +6,9 @@ use serde_json::json;
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
 use super::{open, print_result, replace_commits};
-use crate::commit::squash::{self, SquashOptions};
-use crate::error::{Error, Result};
-use crate::repo::refs::DEFAULT_BRANCH;
+use icechunkfs_base::error::{Error, Result};
+use icechunkfs_repo::commit::squash::{self, SquashOptions};
+use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
 
 #[derive(Debug, Args)]
 pub(crate) struct AmendArgs {

@@ -36,7 +36,7 @@ use super::tag::TagArgs;
 use super::top::TopArgs;
 use super::unmount::UnmountArgs;
 use super::verify::VerifyArgs;
-use crate::size;
+use icechunkfs_base::size;
 
 /// Mount Icechunk repositories as plain directories of Zarr files.
 #[derive(Debug, Parser)]
@@ -241,7 +241,7 @@ pub(crate) enum Command {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::repo::refs::RefSpec;
+    use icechunkfs_repo::repo::refs::RefSpec;
 
     #[test]
     fn refs_are_picked() {

@@ -4,10 +4,10 @@ use clap::{Args, Subcommand};
 
 use super::open;
 use super::ref_commands::{self, CreateArgs, DeleteArgs, ListArgs, RefChangeArgs};
-use crate::error::Result;
-use crate::printable;
-use crate::repo::change_refs::RefKind;
-use crate::times::system_clock;
+use icechunkfs_base::error::Result;
+use icechunkfs_base::printable;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_repo::repo::change_refs::RefKind;
 
 #[derive(Debug, Args)]
 pub(crate) struct BranchArgs {

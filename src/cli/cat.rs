@@ -6,9 +6,9 @@ use super::repo_args::{RefArgs, RepoArgs};
 use super::view_args::ViewArgs;
 use super::virtual_args::VirtualArgs;
 use super::{open, print_raw};
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::tree::Kind;
-use crate::views;
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_tree::tree::Kind;
+use icechunkfs_views::views;
 
 /// Bytes per read.
 const STEP: u32 = 1 << 20;

@@ -6,11 +6,11 @@ use serde_json::json;
 
 use super::sync_args::{TwoRepos, agreements, watched};
 use super::{open, print_result};
-use crate::error::Result;
-use crate::storage;
-use crate::sync::Counters;
-use crate::sync::clone::{self, CloneOptions};
-use crate::times::system_clock;
+use icechunkfs_base::error::Result;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_repo::sync::Counters;
+use icechunkfs_repo::sync::clone::{self, CloneOptions};
+use icechunkfs_store::storage;
 
 #[derive(Debug, Args)]
 pub(crate) struct CloneArgs {

@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 
 use clap::Args;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::printable;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::printable;
 
 /// Bytes of an answer that are read. An answer is one word.
 const LONGEST_ANSWER: u64 = 256;

@@ -7,16 +7,17 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 
+use super::values::choice;
 use super::{print, print_json, progress, replace_commits};
-use crate::commit::engine::OnConflict;
-use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::open_mount::{Deadline, OpenMount, REPLY_TIMEOUT};
-use crate::mount_facts::MountInfo;
-use crate::operations::CommitOptions;
-use crate::operations::paths::ShownPart;
-use crate::operations::request::{Answer, Command};
-use crate::operations::status::Status;
-use crate::printable;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::printable;
+use icechunkfs_repo::commit::engine::OnConflict;
+use icechunkfs_tree::mount_facts::MountInfo;
+use icechunkfs_working::operations::CommitOptions;
+use icechunkfs_working::operations::paths::ShownPart;
+use icechunkfs_working::operations::request::{Answer, Command};
+use icechunkfs_working::operations::status::Status;
 
 /// File that takes commands; only writable mounts have it.
 const REQUEST: &str = "request";
@@ -37,7 +38,7 @@ pub(crate) struct CommitArgs {
     #[arg(long)]
     amend: bool,
     /// Resolve conflicts between chunks: ours keeps the chunks of this mount, theirs those of concurrent commits [default: refuse].
-    #[arg(long, value_name = "WHOSE")]
+    #[arg(long, value_name = "WHOSE", value_parser = choice::<OnConflict>())]
     on_conflict: Option<OnConflict>,
     /// Commit nothing if there are warnings: about arrays that the Icechunk library cannot read, chunks of a wrong length, nodes in no group.
     #[arg(long)]

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::pipe::PipeFlags;
 
-use crate::error::{Error, ErrorKind, Result};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
 
 /// First byte of the child's message: success. A note for the user may follow.
 const READY: u8 = b'+';

@@ -10,11 +10,11 @@ use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use super::service_manager::ServiceManager;
-use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::mount::GRACE;
 use crate::fuse::preopened;
 use crate::fuse::served_mount::ServedMount;
 use crate::fuse::unmount::UnmountMode;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
 
 /// Signals that end a mount.
 pub(super) struct EndSignals {

@@ -8,11 +8,11 @@ use tracing::warn;
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
 use super::{open, print_result, ref_commands};
-use crate::error::Result;
-use crate::printable;
-use crate::repo::Repository;
-use crate::repo::expire::{ExpireOptions, Expired, expire};
-use crate::times::{format_time, parse_older_than, system_clock};
+use icechunkfs_base::error::Result;
+use icechunkfs_base::printable;
+use icechunkfs_base::times::{format_time, parse_older_than, system_clock};
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::expire::{ExpireOptions, Expired, expire};
 
 #[derive(Debug, Args)]
 pub(crate) struct ExpireArgs {

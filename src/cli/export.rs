@@ -10,12 +10,12 @@ use super::repo_args::RepoArgs;
 use super::view_args::ViewArgs;
 use super::virtual_args::VirtualArgs;
 use super::{open, print_result, progress};
-use crate::error::Result;
-use crate::printable;
-use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
-use crate::transfer::destination::{self, Destination, ExportSource};
-use crate::transfer::export::{self, ExportOptions, ExportResult};
-use crate::transfer::{Counters, SkippedPath};
+use icechunkfs_base::error::Result;
+use icechunkfs_base::printable;
+use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use icechunkfs_working::transfer::destination::{self, Destination, ExportSource};
+use icechunkfs_working::transfer::export::{self, ExportOptions, ExportResult};
+use icechunkfs_working::transfer::{Counters, SkippedPath};
 
 /// Number of paths listed as text; the rest is counted.
 const LISTED: usize = 20;

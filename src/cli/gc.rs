@@ -14,14 +14,14 @@ use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
 use super::uncommitted;
 use super::{open, print_result, progress};
-use crate::error::Result;
-use crate::printable;
-use crate::repo::collect::{Collected, Count, GcOptions, collect};
-use crate::repo::progress::Progress;
-use crate::scratch::requirements::Requirements;
-use crate::scratch::search::{Foreign, SearchResult};
-use crate::times::{format_time, parse_older_than, system_clock};
-use crate::trust;
+use icechunkfs_base::error::Result;
+use icechunkfs_base::printable;
+use icechunkfs_base::times::{format_time, parse_older_than, system_clock};
+use icechunkfs_base::trust;
+use icechunkfs_repo::repo::collect::{Collected, Count, GcOptions, collect};
+use icechunkfs_repo::repo::progress::Progress;
+use icechunkfs_working::scratch::requirements::Requirements;
+use icechunkfs_working::scratch::search::{Foreign, SearchResult};
 
 #[derive(Debug, Args)]
 pub(crate) struct GcArgs {

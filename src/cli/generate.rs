@@ -9,7 +9,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
 
 use super::args::Arguments;
-use crate::error::{Error, Result};
+use icechunkfs_base::error::{Error, Result};
 
 const MANUAL: &str = "icechunkfs";
 

@@ -7,18 +7,19 @@ use clap::Args;
 use indicatif::{HumanBytes, ProgressBar};
 
 use super::export::listed;
+use super::values::choice;
 use super::{open, print, print_json, progress, replace_commits};
-use crate::commit::engine::{EngineOptions, OnConflict};
-use crate::commit::progress::{CommitProgress, Stage};
-use crate::error::{Error, ErrorKind, Result};
-use crate::printable;
-use crate::repo::Repository;
-use crate::repo::refs::DEFAULT_BRANCH;
-use crate::size;
-use crate::storage::{self, settings::Settings};
-use crate::times::system_clock;
-use crate::transfer::import::{self, ImportOptions, ImportResult, ImportTarget};
-use crate::transfer::{Counters, SkippedPath};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::printable;
+use icechunkfs_base::size;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_repo::commit::engine::{EngineOptions, OnConflict};
+use icechunkfs_repo::commit::progress::{CommitProgress, Stage};
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
+use icechunkfs_store::storage::{self, settings::Settings};
+use icechunkfs_working::transfer::import::{self, ImportOptions, ImportResult, ImportTarget};
+use icechunkfs_working::transfer::{Counters, SkippedPath};
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
@@ -39,7 +40,7 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
     /// Resolve conflicts between chunks: ours keeps the chunks of SRC, theirs those of concurrent commits [default: refuse].
-    #[arg(long, value_name = "WHOSE")]
+    #[arg(long, value_name = "WHOSE", value_parser = choice::<OnConflict>())]
     on_conflict: Option<OnConflict>,
     /// Make the branch (below --path) a mirror: delete everything that SRC does not have. Earlier commits keep it.
     #[arg(long)]

@@ -3,10 +3,10 @@
 use clap::Args;
 
 use super::open;
-use crate::error::Result;
-use crate::repo::create;
-use crate::storage::{self, settings::Settings};
-use crate::times::system_clock;
+use icechunkfs_base::error::Result;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_repo::repo::create;
+use icechunkfs_store::storage::{self, settings::Settings};
 
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {

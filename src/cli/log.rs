@@ -14,14 +14,14 @@ use super::mount_options::parse_root;
 use super::output::{Lines, print_json_list, print_raw};
 use super::repo_args::{RefArgs, RepoArgs};
 use super::{graph, open};
-use crate::compare::path_history::{self, Region};
-use crate::error::{Error, Result};
-use crate::format::ids::ObjectId;
-use crate::format::snapshot_info::SnapshotInfo;
-use crate::memory::Metered;
-use crate::repo::Repository;
-use crate::repo::refs::{DEFAULT_BRANCH, RefSpec, Refs};
-use crate::times::format_time;
+use icechunkfs_base::error::{Error, Result};
+use icechunkfs_base::memory::Metered;
+use icechunkfs_base::times::format_time;
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_format::format::snapshot_info::SnapshotInfo;
+use icechunkfs_repo::compare::path_history::{self, Region};
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec, Refs};
 
 #[derive(Debug, Args)]
 pub(crate) struct LogArgs {

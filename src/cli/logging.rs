@@ -14,8 +14,9 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::{printable, trust};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::printable;
+use icechunkfs_base::trust;
 
 /// Logs warnings and errors to standard error; more if `verbose`.
 pub(crate) fn to_stderr(verbose: u8) {

@@ -9,9 +9,9 @@ use super::table::Columns;
 use super::view_args::ViewArgs;
 use super::virtual_args::VirtualArgs;
 use super::{ls_view, open, shards};
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::tree::Tree;
-use crate::tree::nodes::{NodeIndex, TreePlace};
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_tree::tree::Tree;
+use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace};
 
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {

@@ -8,11 +8,11 @@ use super::ls::LsArgs;
 use super::open;
 use super::output::{Lines, print_json_list};
 use super::table::Columns;
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::memory::Meter;
-use crate::tree::directory::{Entry, Extent};
-use crate::tree::{Attributes, Kind};
-use crate::views::{self, ViewTree};
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::memory::Meter;
+use icechunkfs_tree::tree::directory::{Entry, Extent};
+use icechunkfs_tree::tree::{Attributes, Kind};
+use icechunkfs_views::views::{self, ViewTree};
 
 /// Most levels of directories: those of a path that Linux can have.
 const MAX_DEPTH: usize = 2048;

@@ -11,17 +11,17 @@ use super::open::MemoryLimits;
 use super::replace_commits::listed_conflicts;
 use super::repo_args::RepoArgs;
 use super::{open, print_json, print_result, progress, ref_commands, replace_commits};
-use crate::commit::engine::{Engine, EngineOptions, OnConflict};
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::format::ids::{NodeId, ObjectId};
-use crate::merge::{self, MergeOptions, Merged, Plan};
-use crate::printable;
-use crate::reader::Reader;
-use crate::repo::Repository;
-use crate::repo::change_refs::{RefKind, no_deletion_of_main};
-use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
-use crate::shell;
-use crate::times::system_clock;
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::printable;
+use icechunkfs_base::shell;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_format::format::ids::{NodeId, ObjectId};
+use icechunkfs_repo::commit::engine::{Engine, EngineOptions, OnConflict};
+use icechunkfs_repo::merge::{self, MergeOptions, Merged, Plan};
+use icechunkfs_repo::reader::Reader;
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::change_refs::{RefKind, no_deletion_of_main};
+use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
 
 #[derive(Debug, Args)]
 pub(crate) struct MergeArgs {

@@ -20,10 +20,10 @@ use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
-use crate::error::{Error, Result};
-use crate::metrics;
-use crate::operations::Session;
-use crate::reader::Reader;
+use icechunkfs_base::error::{Error, Result};
+use icechunkfs_base::metrics;
+use icechunkfs_repo::reader::Reader;
+use icechunkfs_working::operations::Session;
 
 /// Longest wait for the head of a request, and for all of a connection.
 const HEAD: Duration = Duration::from_secs(5);

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
 use super::{open, print, print_json, print_result, progress};
-use crate::error::{Error, ErrorKind, Result};
-use crate::format::ids::ObjectId;
-use crate::printable;
-use crate::repo::migrate::in_place::{self, MigrationProgress, Summary, UnmigratedRef};
-use crate::repo::migrate::{Contents, elsewhere};
-use crate::shell;
-use crate::storage;
-use crate::times::system_clock;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::printable;
+use icechunkfs_base::shell;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_repo::repo::migrate::in_place::{self, MigrationProgress, Summary, UnmigratedRef};
+use icechunkfs_repo::repo::migrate::{Contents, elsewhere};
+use icechunkfs_store::storage;
 
 #[derive(Debug, Args)]
 pub(crate) struct MigrateArgs {

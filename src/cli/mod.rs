@@ -69,11 +69,11 @@ use std::process::ExitCode;
 
 use self::args::{Command, ErrorFormat};
 use self::output::{print, print_json, print_raw, print_result};
-use crate::error::Error;
 use crate::library::open;
-use crate::memory;
-use crate::operations::request;
-use crate::printable;
+use icechunkfs_base::error::Error;
+use icechunkfs_base::memory;
+use icechunkfs_base::printable;
+use icechunkfs_working::operations::request;
 
 /// Runs the command in `words`, which begin with the program's name.
 pub fn run(words: Vec<OsString>) -> ExitCode {

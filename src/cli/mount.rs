@@ -13,19 +13,19 @@ use super::metrics_server::Counts;
 use super::mount_options::MountArgs;
 use super::service_manager::ServiceManager;
 use super::{logging, metrics_server, open};
-use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::access_log;
 use crate::fuse::mount::Mounted;
 use crate::fuse::mount_target::MountTarget;
 use crate::fuse::preopened;
 use crate::library::mounts;
-use crate::metrics;
-use crate::reader::Reader;
-use crate::repo::Repository;
-use crate::repo::change_refs::RefKind;
-use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
-use crate::times::system_clock;
-use crate::trust;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::metrics;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_base::trust;
+use icechunkfs_repo::reader::Reader;
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::change_refs::RefKind;
+use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
 
 /// Mounts, and serves until it is unmounted: in this process, or in a daemon.
 pub(crate) fn run(arguments: &MountArgs, verbose: u8) -> Result<()> {

@@ -6,26 +6,28 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, ValueEnum};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser};
 use serde_json::json;
 
 use super::args::{Arguments, Command};
 use super::repo_args::{RefArgs, RepoArgs};
+use super::values::{self, choice};
 use super::view_args::ViewArgs;
 use super::virtual_args::VirtualArgs;
-use crate::error::{Error, Result};
 use crate::fuse::control_parts::ControlParts;
 use crate::fuse::io_mode::IoOption;
 use crate::fuse::mount::Flag;
 use crate::fuse::presentation::{Presentation, parse_mask};
 use crate::library::mounts::MountOptions;
 use crate::library::open::MemoryLimits;
-use crate::mount_facts::split_source;
-use crate::operations::UploadMode;
-use crate::repo::refs::RefSpec;
-use crate::tree::nodes::MAX_NAME;
-use crate::views::report;
-use crate::{printable, size};
+use icechunkfs_base::error::{Error, Result};
+use icechunkfs_base::printable;
+use icechunkfs_base::size;
+use icechunkfs_repo::repo::refs::RefSpec;
+use icechunkfs_tree::mount_facts::split_source;
+use icechunkfs_tree::tree::nodes::MAX_NAME;
+use icechunkfs_views::views::report;
+use icechunkfs_working::operations::UploadMode;
 
 /// Default interval between checks of a followed branch, in seconds; each check is a small request.
 const DEFAULT_FOLLOW_INTERVAL: &str = "10";
@@ -110,7 +112,7 @@ pub(crate) struct MountArgs {
     pub(super) pack_below: u64,
     /// Time at which chunks are uploaded to an object store: eager (as soon as they are closed, so that a commit has little left
     /// to do) or commit.
-    #[arg(help_heading = "Writing", long, value_name = "WHEN", default_value = "eager", hide_possible_values = true)]
+    #[arg(help_heading = "Writing", long, value_name = "WHEN", default_value = "eager", hide_possible_values = true, value_parser = choice::<UploadMode>())]
     pub(super) upload: UploadMode,
     /// Stay in the foreground and log to standard error.
     #[arg(help_heading = "Mount", short, long)]
@@ -123,7 +125,7 @@ pub(crate) struct MountArgs {
     #[arg(help_heading = "Reading", long, value_name = "SIZE", value_parser = size::parse)]
     pub(super) ahead: Option<u64>,
     /// I/O mode of files: auto, cached (never ask the daemon on open) or passthrough (the kernel reads chunk files; needs root).
-    #[arg(help_heading = "Reading", long, value_name = "MODE", default_value = "auto", hide_possible_values = true)]
+    #[arg(help_heading = "Reading", long, value_name = "MODE", default_value = "auto", hide_possible_values = true, value_parser = choice::<IoOption>())]
     pub(super) io: IoOption,
     /// Take requests from the kernel through io_uring, which is several times as fast for trees of small files (Linux 6.14; root has to allow it
     /// with `echo Y > /sys/module/fuse/parameters/enable_uring`).
@@ -181,7 +183,7 @@ pub(crate) struct MountArgs {
     #[arg(long = "fake", hide = true)]
     pub(super) check_only: bool,
     /// Mount flags for the kernel.
-    #[arg(long = "kernel-flag", hide = true)]
+    #[arg(long = "kernel-flag", hide = true, value_parser = choice::<Flag>())]
     pub(super) flags: Vec<Flag>,
     /// Options in the form of mount(8), such as ro,allow_other,tag=v1,memory=256M,nonempty.
     #[arg(help_heading = "Mount", short = 'o', value_name = "OPT[,OPT...]")]
@@ -306,7 +308,7 @@ fn translate(lists: &[String]) -> Result<Vec<String>, clap::Error> {
             flags.push("--read-only".to_owned());
         } else if known.iter().any(|arg| arg.get_long() == Some(&name)) {
             flags.push(format!("--{name}{value}"));
-        } else if Flag::from_str(&name, false).is_ok() {
+        } else if values::is_name::<Flag>(&name) {
             flags.push(format!("--kernel-flag={name}"));
         } else if !sloppy && !is_ignored_option(option) {
             let message =

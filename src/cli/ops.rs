@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 use super::open;
 use super::output::{Lines, print_json_list};
 use super::repo_args::RepoArgs;
-use crate::error::Result;
-use crate::format::ids::ObjectId;
-use crate::format::operations_log::DisplayedEntry;
-use crate::format::repo_state::{Operation, Status};
-use crate::repo::operations::Operations;
-use crate::times::format_time;
+use icechunkfs_base::error::Result;
+use icechunkfs_base::times::format_time;
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_format::format::operations_log::DisplayedEntry;
+use icechunkfs_format::format::repo_state::{Operation, Status};
+use icechunkfs_repo::repo::operations::Operations;
 
 #[derive(Debug, Args)]
 pub(crate) struct OpsArgs {

@@ -11,8 +11,8 @@ use serde::ser::{SerializeSeq, Serializer as _};
 use serde_json::Serializer;
 use serde_json::ser::{Compound, PrettyFormatter};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::printable::{self, JsonWriter, LineWriter};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::printable::{self, JsonWriter, LineWriter};
 
 /// Bytes that are printed at once.
 const BUFFER: usize = 64 << 10;

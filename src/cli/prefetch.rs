@@ -19,16 +19,16 @@ use rustix::fs::{Dir, FileType, OFlags};
 use serde::Deserialize;
 
 use super::{control_client, print, progress};
-use crate::control::CONTROL_DIRECTORY;
-use crate::error::{Context, Error, Result};
-use crate::file_name::is_dots;
-use crate::format::json;
 use crate::fuse::open_mount::OpenMount;
-use crate::memory::Meter;
-use crate::tree::nodes::ZARR_JSON;
-use crate::zarr::array::ArrayMetadata;
-use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
-use crate::zarr::slices::Slices;
+use icechunkfs_base::error::{Context, Error, Result};
+use icechunkfs_base::file_name::is_dots;
+use icechunkfs_base::memory::Meter;
+use icechunkfs_format::format::json;
+use icechunkfs_format::zarr::array::ArrayMetadata;
+use icechunkfs_format::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
+use icechunkfs_format::zarr::slices::Slices;
+use icechunkfs_tree::tree::nodes::ZARR_JSON;
+use icechunkfs_working::control::CONTROL_DIRECTORY;
 
 /// Files that one thread reads in sequence: enough for the mount to detect the access pattern.
 const BATCH: usize = 64;

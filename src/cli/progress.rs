@@ -9,7 +9,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use crate::error::{Error, Result};
+use icechunkfs_base::error::{Error, Result};
 
 /// Interval between two drawings.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::sync_args::{Pushing, TwoRepos};
-use crate::error::Result;
+use icechunkfs_base::error::Result;
 
 #[derive(Debug, Args)]
 pub(crate) struct PullArgs {

@@ -9,17 +9,17 @@ use tracing::warn;
 use super::confirm::ConfirmArgs;
 use super::output::print_json_list;
 use super::{open, print, print_result, table, uncommitted};
-use crate::error::{Error, ErrorKind, Result};
-use crate::format::ids::ObjectId;
-use crate::format::snapshot_info::SnapshotInfo;
 use crate::library::mounts;
-use crate::printable;
-use crate::repo::Repository;
-use crate::repo::change_refs::RefKind;
-use crate::repo::refs::DEFAULT_BRANCH;
-use crate::scratch::pending;
-use crate::storage::settings::Settings;
-use crate::times::{format_time, system_clock};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::printable;
+use icechunkfs_base::times::{format_time, system_clock};
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_format::format::snapshot_info::SnapshotInfo;
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::change_refs::RefKind;
+use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
+use icechunkfs_store::storage::settings::Settings;
+use icechunkfs_working::scratch::pending;
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
@@ -204,7 +204,7 @@ pub(super) async fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) ->
 
 pub(super) async fn delete(repo: &str, kind: RefKind, DeleteArgs { name, change }: &DeleteArgs) -> Result<()> {
     if kind == RefKind::Branch && name == DEFAULT_BRANCH {
-        return Err(crate::repo::change_refs::no_deletion_of_main());
+        return Err(icechunkfs_repo::repo::change_refs::no_deletion_of_main());
     }
     let (repository, target) = change.open(repo, kind, name).await?;
     let mut refs = repository.refs().await?;

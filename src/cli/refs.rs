@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::repo_args::RepoArgs;
 use super::{open, print_result};
-use crate::error::Result;
-use crate::printable;
+use icechunkfs_base::error::Result;
+use icechunkfs_base::printable;
 
 #[derive(Debug, Args)]
 pub(crate) struct RefsArgs {

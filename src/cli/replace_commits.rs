@@ -6,18 +6,18 @@ use serde_json::{Map, Value, json};
 
 use super::confirm::ConfirmArgs;
 use super::{print_result, ref_commands};
-use crate::commit::conflicts::Conflict;
-use crate::commit::engine::RESERVED;
-use crate::commit::replace_record::RESERVED_ITEMS;
-use crate::commit::squash::{self, SquashOptions};
-use crate::error::{Error, Result};
-use crate::format::ids::ObjectId;
-use crate::format::snapshot_info::SnapshotInfo;
-use crate::memory::Metered;
-use crate::printable;
-use crate::repo::Repository;
-use crate::times::format_time;
-use crate::times::system_clock;
+use icechunkfs_base::error::{Error, Result};
+use icechunkfs_base::memory::Metered;
+use icechunkfs_base::printable;
+use icechunkfs_base::times::format_time;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_format::format::snapshot_info::SnapshotInfo;
+use icechunkfs_repo::commit::conflicts::Conflict;
+use icechunkfs_repo::commit::engine::RESERVED;
+use icechunkfs_repo::commit::replace_record::RESERVED_ITEMS;
+use icechunkfs_repo::commit::squash::{self, SquashOptions};
+use icechunkfs_repo::repo::Repository;
 
 /// Number of refs listed as text; the rest is counted.
 const LISTED: usize = 10;
@@ -38,7 +38,7 @@ pub(super) fn metadata(items: &[String]) -> Result<Map<String, Value>> {
 
 /// Returns the tip of a branch, which must exist.
 pub(super) async fn tip(repository: &Repository, branch: &str) -> Result<ObjectId> {
-    repository.resolve(&crate::repo::refs::RefSpec::Branch(branch.to_owned())).await
+    repository.resolve(&icechunkfs_repo::repo::refs::RefSpec::Branch(branch.to_owned())).await
 }
 
 /// Returns the metadata items that the commit that replaces `commit` keeps: all but the notes and records of implementations, which it gets anew.

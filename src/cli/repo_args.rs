@@ -4,11 +4,11 @@ use clap::Args;
 
 use super::open;
 use super::virtual_args::VirtualArgs;
-use crate::error::{Error, Result};
-use crate::repo::Repository;
-use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
-use crate::storage::settings::Settings;
-use crate::times::parse_time;
+use icechunkfs_base::error::{Error, Result};
+use icechunkfs_base::times::parse_time;
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use icechunkfs_store::storage::settings::Settings;
 
 /// A repository, and the settings to reach it. Flattened last, because the help heading of the settings applies to all later options.
 #[derive(Clone, Debug, Args)]

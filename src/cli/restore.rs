@@ -9,18 +9,18 @@ use clap::Args;
 use super::open::MemoryLimits;
 use super::replace_commits::listed_conflicts;
 use super::{control_client, open, print_json, print_result, progress, replace_commits};
-use crate::commit::conflicts::Conflict;
-use crate::commit::engine::{CommitOutcome, Engine, EngineOptions};
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::format::ids::ObjectId;
 use crate::fuse::open_mount;
-use crate::operations::request::Command;
-use crate::printable;
-use crate::reader::Reader;
-use crate::repo::refs::DEFAULT_BRANCH;
-use crate::restore::{self, Plan, RestoreOptions, absolute_path};
-use crate::storage::settings::Settings;
-use crate::times::system_clock;
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::printable;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_repo::commit::conflicts::Conflict;
+use icechunkfs_repo::commit::engine::{CommitOutcome, Engine, EngineOptions};
+use icechunkfs_repo::reader::Reader;
+use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
+use icechunkfs_repo::restore::{self, Plan, RestoreOptions, absolute_path};
+use icechunkfs_store::storage::settings::Settings;
+use icechunkfs_working::operations::request::Command;
 
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {

@@ -11,21 +11,21 @@ use super::confirm::ConfirmArgs;
 use super::open::MemoryLimits;
 use super::repo_args::RepoArgs;
 use super::{open, print, print_json, progress, replace_commits};
-use crate::commit::changes::ChangeSet;
-use crate::commit::engine::{CommitOutcome, Engine, EngineOptions, Request, Rewrite};
-use crate::commit::progress::CommitProgress;
-use crate::commit::request::KnownObjects;
-use crate::commit::squash;
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::format::ids::{NodeId, ObjectId};
-use crate::format::snapshot::{Node, NodeData, Snapshot};
-use crate::printable;
-use crate::reader::Reader;
-use crate::repack::{self, RepackResult};
-use crate::repo::refs::DEFAULT_BRANCH;
-use crate::repo::{MAX_SNAPSHOT, Repository};
-use crate::size;
-use crate::times::system_clock;
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::printable;
+use icechunkfs_base::size;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_format::format::ids::{NodeId, ObjectId};
+use icechunkfs_format::format::snapshot::{Node, NodeData, Snapshot};
+use icechunkfs_repo::commit::changes::ChangeSet;
+use icechunkfs_repo::commit::engine::{CommitOutcome, Engine, EngineOptions, Request, Rewrite};
+use icechunkfs_repo::commit::progress::CommitProgress;
+use icechunkfs_repo::commit::request::KnownObjects;
+use icechunkfs_repo::commit::squash;
+use icechunkfs_repo::reader::Reader;
+use icechunkfs_repo::repack::{self, RepackResult};
+use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
+use icechunkfs_repo::repo::{MAX_SNAPSHOT, Repository};
 
 #[derive(Debug, Args)]
 pub(crate) struct RewriteManifestsArgs {

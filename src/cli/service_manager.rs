@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 
 use crate::fuse::health::Health;
 use crate::fuse::served_mount::ServedMount;
-use crate::printable;
+use icechunkfs_base::printable;
 
 /// Connection to the manager.
 #[derive(Debug)]

@@ -11,16 +11,16 @@ use serde_json::json;
 
 use super::ls::{self, LsArgs};
 use super::{open, print, print_raw};
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::memory::Meter;
-use crate::printable;
-use crate::tree::array::Array;
-use crate::tree::chunks::Chunks;
-use crate::tree::nodes::{NodeIndex, TreePlace};
-use crate::tree::{Kind, Tree};
-use crate::zarr::Coords;
-use crate::zarr::document;
-use crate::zarr::shard::{FaultKind, Index, IndexFault, IndexLocation, ShardLayout};
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::memory::Meter;
+use icechunkfs_base::printable;
+use icechunkfs_format::zarr::Coords;
+use icechunkfs_format::zarr::document;
+use icechunkfs_format::zarr::shard::{FaultKind, Index, IndexFault, IndexLocation, ShardLayout};
+use icechunkfs_tree::tree::array::Array;
+use icechunkfs_tree::tree::chunks::Chunks;
+use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace};
+use icechunkfs_tree::tree::{Kind, Tree};
 
 /// Bytes per read.
 const STEP: u64 = 1 << 20;

@@ -7,13 +7,13 @@ use super::confirm::ConfirmArgs;
 use super::export::listed;
 use super::repo_args::RepoArgs;
 use super::{open, replace_commits};
-use crate::commit::squash::{self, SquashOptions};
-use crate::error::{Error, Result};
-use crate::format::snapshot_info::SnapshotInfo;
-use crate::memory::{Meter, Metered};
-use crate::printable;
-use crate::repo::Repository;
-use crate::repo::refs::DEFAULT_BRANCH;
+use icechunkfs_base::error::{Error, Result};
+use icechunkfs_base::memory::{Meter, Metered};
+use icechunkfs_base::printable;
+use icechunkfs_format::format::snapshot_info::SnapshotInfo;
+use icechunkfs_repo::commit::squash::{self, SquashOptions};
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
 
 #[derive(Debug, Args)]
 pub(crate) struct SquashArgs {

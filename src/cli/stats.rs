@@ -7,12 +7,13 @@ use indicatif::{HumanBytes, HumanCount, ProgressBar};
 
 use super::repo_args::RepoArgs;
 use super::{open, print_result, progress, table};
-use crate::error::Result;
-use crate::repo::progress::Progress;
-use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
-use crate::stats::arrays::ArrayStats;
-use crate::stats::{self, ByKind, MemoryBounds, RefStats, Size, Stats};
-use crate::{memory, printable};
+use icechunkfs_base::error::Result;
+use icechunkfs_base::memory;
+use icechunkfs_base::printable;
+use icechunkfs_repo::repo::progress::Progress;
+use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use icechunkfs_tree::stats::arrays::ArrayStats;
+use icechunkfs_tree::stats::{self, ByKind, MemoryBounds, RefStats, Size, Stats};
 
 /// Number of arrays and refs listed as text; the rest is counted. JSON has all.
 const LISTED: usize = 30;

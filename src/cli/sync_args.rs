@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 
 use super::repo_args::RepoArgs;
 use super::{open, print, print_json, progress};
-use crate::error::{Error, ErrorKind, Result};
-use crate::printable;
-use crate::repo::Repository;
-use crate::scratch::directory::state_directory;
-use crate::storage::location::{Location, StorePlace};
-use crate::storage::settings::Settings;
-use crate::sync::Counters;
-use crate::sync::agreements::Agreements;
-use crate::sync::push::{Change, PushOptions, Pushed};
-use crate::times::system_clock;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::printable;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::sync::Counters;
+use icechunkfs_repo::sync::agreements::Agreements;
+use icechunkfs_repo::sync::push::{Change, PushOptions, Pushed};
+use icechunkfs_store::storage::location::{Location, StorePlace};
+use icechunkfs_store::storage::settings::Settings;
+use icechunkfs_working::scratch::directory::state_directory;
 
 /// The first repository, and how to reach it and the second one.
 #[derive(Clone, Debug, Args)]
@@ -117,7 +117,7 @@ impl Pushing<'_> {
                     _ => error,
                 })?;
                 refuse_same(&source, &destination)?;
-                crate::sync::push::push(source, destination, &options, &counters, system_clock).await
+                icechunkfs_repo::sync::push::push(source, destination, &options, &counters, system_clock).await
             })
         })?;
         let refused = pushed.refs.iter().filter(|found| matches!(found.change, Change::Refused(_))).count();

@@ -4,9 +4,9 @@ use clap::{Args, Subcommand};
 
 use super::ref_commands::{self, CreateArgs, DeleteArgs, ListArgs};
 use super::{open, print_result};
-use crate::error::Result;
-use crate::printable;
-use crate::repo::change_refs::RefKind;
+use icechunkfs_base::error::Result;
+use icechunkfs_base::printable;
+use icechunkfs_repo::repo::change_refs::RefKind;
 
 #[derive(Debug, Args)]
 pub(crate) struct TagArgs {

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::{control_client, print, print_raw};
-use crate::error::{Error, Result};
 use crate::fuse::open_mount::OpenMount;
-use crate::printable;
+use icechunkfs_base::error::{Error, Result};
+use icechunkfs_base::printable;
 
 /// Clears the screen and moves to its first line.
 const CLEAR: &[u8] = b"\x1b[H\x1b[2J";

@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::file_name;
 use crate::fuse::health::Health;
 use crate::fuse::mount_table::{self, Mount};
 use crate::fuse::open_mount::{Deadline, OpenMount, REPLY_TIMEOUT};
-use crate::mount_facts::MountInfo;
-use crate::repo::collect::{Uncommitted, UncommittedFinder};
-use crate::scratch::directory;
-use crate::scratch::requirements::Requirements;
-use crate::scratch::search::{Foreign, SearchLocation, SearchResult, is_in_foreign_hands};
-use crate::storage::Storage;
-use crate::storage::location::Location;
-use crate::trust;
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::file_name;
+use icechunkfs_base::trust;
+use icechunkfs_repo::repo::collect::{Uncommitted, UncommittedFinder};
+use icechunkfs_store::storage::Storage;
+use icechunkfs_store::storage::location::Location;
+use icechunkfs_tree::mount_facts::MountInfo;
+use icechunkfs_working::scratch::directory;
+use icechunkfs_working::scratch::requirements::Requirements;
+use icechunkfs_working::scratch::search::{Foreign, SearchLocation, SearchResult, is_in_foreign_hands};
 
 /// Deadline of the search. Home directories may be on a network file system that does not answer.
 const DEADLINE: Duration = Duration::from_secs(30);

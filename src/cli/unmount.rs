@@ -8,13 +8,14 @@ use clap::Args;
 use serde_json::Value;
 
 use super::{control_client, note};
-use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::daemon_mark::Daemon;
 use crate::fuse::mountpoint::Mountpoint;
 use crate::fuse::open_mount::{Deadline, OpenMount};
 use crate::fuse::unmount::{self, UnmountMode};
-use crate::operations::status::Status;
-use crate::{shell, trust};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::shell;
+use icechunkfs_base::trust;
+use icechunkfs_working::operations::status::Status;
 
 /// Deadline for the daemon to count uncommitted changes: a second for a million files, and slow storage.
 const PATIENCE: Duration = Duration::from_secs(60);

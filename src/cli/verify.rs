@@ -9,14 +9,14 @@ use indicatif::ProgressBar;
 use super::repo_args::RepoArgs;
 use super::virtual_args::VirtualArgs;
 use super::{open, print_result, progress};
-use crate::error::Result;
-use crate::printable;
-use crate::repo::Repository;
-use crate::repo::progress::Progress;
-use crate::repo::verify::report::{Finding, Report, Severity};
-use crate::repo::verify::{self, VerifyOptions};
-use crate::storage;
-use crate::times::system_clock;
+use icechunkfs_base::error::Result;
+use icechunkfs_base::printable;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::progress::Progress;
+use icechunkfs_repo::repo::verify::report::{Finding, Report, Severity};
+use icechunkfs_repo::repo::verify::{self, VerifyOptions};
+use icechunkfs_store::storage;
 
 /// Exit status for warnings without errors.
 const WARNINGS: u8 = 3;

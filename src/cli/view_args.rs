@@ -2,15 +2,16 @@
 
 use clap::Args;
 
-use crate::error::Result;
-use crate::views::kind::ViewKind;
-use crate::views::options::{NetcdfOptions, RecordDimension, Sharding, ViewOptions, parse_shape};
+use super::values::choice;
+use icechunkfs_base::error::Result;
+use icechunkfs_views::views::kind::ViewKind;
+use icechunkfs_views::views::options::{NetcdfOptions, RecordDimension, Sharding, ViewOptions, parse_shape};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ViewArgs {
     /// Form in which the snapshot is shown: zarr (version 3, as stored), zarr2 (version 2) or netcdf (a NetCDF-4
     /// file for each group). Views other than zarr are read-only.
-    #[arg(long, value_name = "VIEW", default_value = "zarr", hide_possible_values = true)]
+    #[arg(long, value_name = "VIEW", default_value = "zarr", hide_possible_values = true, value_parser = choice::<ViewKind>())]
     view: ViewKind,
     /// Show the inner chunks of shards as chunks. Read-only.
     #[arg(long, conflicts_with = "shard")]

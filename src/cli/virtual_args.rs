@@ -3,10 +3,10 @@
 use clap::Args;
 
 use super::open;
-use crate::error::Result;
-use crate::repo::Repository;
-use crate::storage::settings::Settings;
-use crate::storage::virtuals::permissions::Permissions;
+use icechunkfs_base::error::Result;
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_store::storage::settings::Settings;
+use icechunkfs_store::storage::virtuals::permissions::Permissions;
 
 /// Variable with further values of `--virtual-option`. It is not clap's: options may be secret only in the environment.
 const VARIABLE: &str = "ICECHUNKFS_VIRTUAL_OPTION";

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::metrics::Outcome;
-use crate::times::{format_time, system_clock};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::metrics::Outcome;
+use icechunkfs_base::times::{format_time, system_clock};
 
 /// Lines that wait to be written at most: a few MiB.
 const MAX_WAITING: usize = 1 << 14;

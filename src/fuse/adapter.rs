@@ -1,5 +1,5 @@
-//! Adapter from the kernel's requests to [`Tree`](crate::tree::Tree): a snapshot that never changes, or one that is replaced as a
-//! whole ([`crate::follow`]). [`super::overlay_adapter`] serves a writable branch.
+//! Adapter from the kernel's requests to [`Tree`](icechunkfs_tree::tree::Tree): a snapshot that never changes, or one that is replaced as a
+//! whole ([`icechunkfs_working::follow`]). [`super::overlay_adapter`] serves a writable branch.
 //!
 //! Requests that are not implemented are answered `ENOSYS` on purpose: the kernel then stops sending `flush`, `lseek`, `fsync`
 //! and those that [`super::requests`] names, and also `open` and `opendir` where the mode allows. A mount that follows a branch needs
@@ -34,14 +34,14 @@ use super::reply::{
 use super::requests::Requests;
 use super::root_map::{Inner, RootMap, TOP};
 use super::xattr::Xattr;
-use crate::attached::{AttachedTrees, NativeFile, is_attached, is_mount_file};
-use crate::error::{Error, Result};
-use crate::follow::shown::{View, ViewState};
-use crate::metrics::Outcome;
-use crate::overlay::Base;
-use crate::tree::directory::{Entry, Extent};
-use crate::tree::{Attributes, Kind, ROOT};
-use crate::views::{Sink, report};
+use icechunkfs_base::error::{Error, Result};
+use icechunkfs_base::metrics::Outcome;
+use icechunkfs_tree::tree::directory::{Entry, Extent};
+use icechunkfs_tree::tree::{Attributes, Kind, ROOT};
+use icechunkfs_views::attached::{AttachedTrees, NativeFile, is_attached, is_mount_file};
+use icechunkfs_views::views::{Sink, report};
+use icechunkfs_working::follow::shown::{View, ViewState};
+use icechunkfs_working::overlay::Base;
 
 /// Handle of files, which need none: the inode number is enough.
 const PLAIN: FileHandle = FileHandle(0);
@@ -421,7 +421,7 @@ impl Requests for Adapter {
                 Ok(bytes) => {
                     let blocks = bytes.div_ceil(u64::from(BLOCK));
                     let files = view.tree().table().len() as u64;
-                    let longest_name = crate::tree::nodes::MAX_NAME as u32;
+                    let longest_name = icechunkfs_tree::tree::nodes::MAX_NAME as u32;
                     reply.statfs(&Room { blocks: (blocks, 0, 0), files: (files, 0), block: BLOCK, longest_name });
                 }
                 Err(error) => {

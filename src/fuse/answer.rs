@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tracing::error;
 
 use super::reply;
-use crate::metrics::Outcome;
+use icechunkfs_base::metrics::Outcome;
 
 /// Reply with a value of type `T`, or an errno.
 pub(super) trait Reply<T>: Send + 'static {

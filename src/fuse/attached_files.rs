@@ -1,4 +1,4 @@
-//! Requests on attached trees ([`crate::attached`]), which every mount has: both adapters answer them here.
+//! Requests on attached trees ([`icechunkfs_views::attached`]), which every mount has: both adapters answer them here.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use super::overlay_replies::{BLOCK, FOREVER};
 use super::presentation::Presentation;
 use super::reply::{ReplyDirectory, ReplyDirectoryPlus};
 use super::xattr::{self, Xattr};
-use crate::attached::{AttachedTrees, Found, Listed, NativeFile, part_of};
-use crate::error::Result;
-use crate::reader::Data;
-use crate::tree::directory::Extent;
-use crate::tree::{Attributes, Kind, ROOT};
-use crate::views::report;
+use icechunkfs_base::error::Result;
+use icechunkfs_repo::reader::Data;
+use icechunkfs_tree::tree::directory::Extent;
+use icechunkfs_tree::tree::{Attributes, Kind, ROOT};
+use icechunkfs_views::attached::{AttachedTrees, Found, Listed, NativeFile, part_of};
+use icechunkfs_views::views::report;
 
 /// Attached trees, in the kernel's terms.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl AttachedFiles {
 
 /// Returns true if `name` in directory `parent` is the control directory of a read-only mount.
 pub(super) fn is_control(parent: INodeNo, name: &OsStr) -> bool {
-    parent.0 == ROOT && name == crate::views::report::DIRECTORY
+    parent.0 == ROOT && name == icechunkfs_views::views::report::DIRECTORY
 }
 
 pub(super) fn file_type(kind: Kind) -> FileType {

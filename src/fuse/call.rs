@@ -1,4 +1,4 @@
-//! Requests of the kernel while they are answered: each is counted ([`crate::metrics`]), and logged if the user wants that
+//! Requests of the kernel while they are answered: each is counted ([`icechunkfs_base::metrics`]), and logged if the user wants that
 //! ([`super::access_log`]).
 
 use std::ffi::{OsStr, OsString};
@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use fuser::INodeNo;
 
 use super::access_log;
-use crate::metrics::{Operation, Outcome, Timed};
+use icechunkfs_base::metrics::{Operation, Outcome, Timed};
 
 /// Request that is being answered. It is counted when this is dropped.
 #[derive(Debug)]

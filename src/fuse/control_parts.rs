@@ -66,8 +66,8 @@ impl fmt::Display for ControlParts {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::control::files::ControlFile;
-    use crate::views::kind::ViewKind;
+    use icechunkfs_views::views::kind::ViewKind;
+    use icechunkfs_working::control::files::ControlFile;
 
     #[test]
     fn every_file_for_reading_is_a_part() {

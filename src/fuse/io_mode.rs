@@ -13,8 +13,8 @@
 
 use std::fmt;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::tree::nodes::NodeTable;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_tree::tree::nodes::NodeTable;
 
 /// Mean chunk size in bytes, before compression, from which passthrough is chosen where it is possible.
 pub const PASSTHROUGH_FROM: u64 = 1 << 20;

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, WaitOptions};
 
-use crate::error::{Error, ErrorKind, Result};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
 
 /// Smallest buffer with which the kernel accepts a read from `/dev/fuse`.
 const BUFFER: usize = 8192;

@@ -12,7 +12,7 @@ use rustix::mount::MountFlags;
 use super::mount::{Flag, Options};
 use super::mount_table::FILE_SYSTEM_TYPE;
 use super::mount_target::MountTarget;
-use crate::error::{Error, Result};
+use icechunkfs_base::error::{Error, Result};
 
 /// Mode of the root directory, which the kernel needs before it can ask: a directory.
 const ROOT_MODE: u32 = libc::S_IFDIR;

@@ -1,4 +1,4 @@
-//! The kernel's side: answers FUSE requests from a [`Tree`](crate::tree::Tree), mounts and unmounts.
+//! The kernel's side: answers FUSE requests from a [`Tree`](icechunkfs_tree::tree::Tree), mounts and unmounts.
 //!
 //! A snapshot cannot change, so the kernel may cache entries, attributes and negative entries forever, and file pages and
 //! directory listings until memory runs short. Once the caches are warm, no request reaches the daemon.

@@ -13,8 +13,8 @@ use super::open_mount::{mount_of, mounted_at};
 use super::preopened;
 use super::served_mount::ServedMount;
 use super::unmount::{self, UnmountMode};
-use crate::error::{Error, ErrorKind, Result};
-use crate::file_name::is_dots;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::file_name::is_dots;
 
 /// Place of a new mount, checked and open: the mount is made there, whatever its path means by then.
 #[derive(Debug)]

@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statx};
 use rustix::io::Errno;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::trust::mounts::{foreign_mount, mount_id};
-use crate::trust::{self, MAX_LINKS, push_names};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::trust::mounts::{foreign_mount, mount_id};
+use icechunkfs_base::trust::{self, MAX_LINKS, push_names};
 
 const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 

@@ -24,9 +24,10 @@ use super::mount_table::{self, Mount};
 use super::mountpoint::{self, Mountpoint};
 use super::probe::{self, Identity, Question};
 use super::survey::{self, Surveyed};
-use crate::error::{Error, ErrorKind, Result};
-use crate::trust::mounts::mount_id;
-use crate::{beneath, trust};
+use icechunkfs_base::beneath;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::trust;
+use icechunkfs_base::trust::mounts::mount_id;
 
 /// Longest time for replies that a daemon has in memory.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(10);

@@ -37,17 +37,17 @@ use super::reply::{
 use super::requests::{Caller, FileBytes, NewAttributes, Requests};
 use super::root_map::RootMap;
 use super::xattr::Xattr;
-use crate::attached::{self, AttachedTrees};
-use crate::control::{self, Control};
-use crate::error::{Context, Result};
-use crate::metrics::{Operation, Outcome};
-use crate::overlay::copy::Outside;
-use crate::overlay::listing::Listed;
-use crate::overlay::namespace::{CreateAttrs, RenameMode};
-use crate::overlay::set_attributes::SetAttrs;
-use crate::overlay::{Ino, WorkingTree};
-use crate::scratch::record::Name;
-use crate::tree::directory::Extent;
+use icechunkfs_base::error::{Context, Result};
+use icechunkfs_base::metrics::{Operation, Outcome};
+use icechunkfs_tree::tree::directory::Extent;
+use icechunkfs_views::attached::{self, AttachedTrees};
+use icechunkfs_working::control::{self, Control};
+use icechunkfs_working::overlay::copy::Outside;
+use icechunkfs_working::overlay::listing::Listed;
+use icechunkfs_working::overlay::namespace::{CreateAttrs, RenameMode};
+use icechunkfs_working::overlay::set_attributes::SetAttrs;
+use icechunkfs_working::overlay::{Ino, WorkingTree};
+use icechunkfs_working::scratch::record::Name;
 
 /// FUSE adapter of a writable mount.
 #[derive(Debug)]
@@ -456,7 +456,7 @@ impl Requests for WorkingAdapter {
                     blocks: (space.f_blocks, space.f_bfree, space.f_bavail),
                     files: (space.f_files, space.f_ffree),
                     block,
-                    longest_name: crate::tree::nodes::MAX_NAME as u32,
+                    longest_name: icechunkfs_tree::tree::nodes::MAX_NAME as u32,
                 });
             }
             Err(error) => {

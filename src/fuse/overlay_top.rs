@@ -8,14 +8,14 @@ use fuser::FileAttr;
 
 use super::overlay_replies::{FOREVER, Shared, time};
 use super::root_map::TOP;
-use crate::control;
-use crate::error::{Error, ErrorKind, Result};
-use crate::file_name::is_dots;
-use crate::overlay::Ino;
-use crate::overlay::attributes::Attributes;
-use crate::overlay::listing::Listed;
-use crate::scratch::record::{Meta, Name};
-use crate::tree::directory::Extent;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::file_name::is_dots;
+use icechunkfs_tree::tree::directory::Extent;
+use icechunkfs_working::control;
+use icechunkfs_working::overlay::Ino;
+use icechunkfs_working::overlay::attributes::Attributes;
+use icechunkfs_working::overlay::listing::Listed;
+use icechunkfs_working::scratch::record::{Meta, Name};
 
 /// Offset in a listing after the dots, and after the entry.
 const DOTS: u64 = 2;
@@ -30,10 +30,9 @@ impl Shared {
 
     /// Returns the attributes of the mount's root.
     pub(super) fn top(&self) -> Attributes {
-        let at = self
-            .root
-            .entry()
-            .map_or_else(crate::scratch::record::Time::now, |entry| time(fuser::TimeOrNow::SpecificTime(entry.time)));
+        let at = self.root.entry().map_or_else(icechunkfs_working::scratch::record::Time::now, |entry| {
+            time(fuser::TimeOrNow::SpecificTime(entry.time))
+        });
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let meta = Meta { mode: 0o755, uid, gid, atime: at, mtime: at, ctime: at };
         Attributes { number: Ino(TOP), kind: libc::S_IFDIR, size: 0, blocks: 0, links: 1, rdev: 0, meta }

@@ -10,7 +10,7 @@ use rustix::fs::FileType;
 use rustix::io::FdFlags;
 
 use super::mount_table;
-use crate::error::{Error, Result};
+use icechunkfs_base::error::{Error, Result};
 
 /// Device number of `/dev/fuse`.
 const FUSE_DEVICE: (u32, u32) = (10, 229);
@@ -23,7 +23,7 @@ pub fn descriptor(mountpoint: &Path) -> Option<RawFd> {
 
 /// Checks that descriptor `number` is `/dev/fuse`.
 ///
-/// Errors: [`InvalidInput`](crate::error::ErrorKind::InvalidInput) if it is closed or another file.
+/// Errors: [`InvalidInput`](icechunkfs_base::error::ErrorKind::InvalidInput) if it is closed or another file.
 pub fn check(number: RawFd) -> Result<()> {
     // SAFETY: the descriptor is only looked at; a closed one gives an error.
     let device = unsafe { BorrowedFd::borrow_raw(number) };

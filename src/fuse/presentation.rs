@@ -8,7 +8,7 @@
 use fuser::{FileAttr, FileType};
 
 use super::control_parts::ControlParts;
-use crate::views::report;
+use icechunkfs_views::views::report;
 
 /// Permissions of a file before a mask; files of Zarr are no programs.
 const FILE: u16 = 0o666;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::child::{Child, Deadline};
-use crate::trust;
+use icechunkfs_base::trust;
 
 /// Longest command line that is read, in bytes, and the part that is read at a time.
 const MAX_COMMAND_LINE: usize = 64 << 10;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tracing::warn;
 
-use crate::error::Error;
+use icechunkfs_base::error::Error;
 
 /// Lines per [`INTERVAL`].
 const BURST: u32 = 20;

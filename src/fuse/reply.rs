@@ -9,7 +9,7 @@ use fuser::{BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, Genera
 
 use super::ring::slot::Slot;
 use super::wire::{Encoder, append_entry};
-use crate::overlay::generations::generation_of;
+use icechunkfs_working::overlay::generations::generation_of;
 
 macro_rules! replies {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(

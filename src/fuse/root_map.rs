@@ -2,7 +2,7 @@
 //!
 //! The kernel calls the root of every mount 1, as does the tree. With `--root`, a writable mount shows one group only: the group's
 //! directory has its number in the tree, and is 1 for the kernel. (A read-only mount needs no map for that: its tree has the
-//! group as root, see [`crate::tree::nodes::NodeTable::build_below`].) With `--subdir`, the root is a directory that is not in the tree and has
+//! group as root, see [`icechunkfs_tree::tree::nodes::NodeTable::build_below`].) With `--subdir`, the root is a directory that is not in the tree and has
 //! one entry, and the tree's root has a number of its own. All other numbers are the same on both sides. Requests are translated when
 //! they come in, numbers in replies and invalidations when they go out; nothing below the adapters knows of it.
 //!
@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use crate::tree::ROOT;
+use icechunkfs_tree::tree::ROOT;
 
 /// Number of the tree's root for the kernel if it is an entry of the mount's root: between those of other files and of the control
 /// directory.

@@ -11,7 +11,7 @@ use super::mount_table::{self, Mount};
 use super::mountpoint::Mountpoint;
 use super::open_mount::{Deadline, OpenMount};
 use super::unmount::{self, UnmountMode};
-use crate::error::{Error, ErrorKind, Result};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
 
 /// Longest time until a new mount answers.
 const STARTING: Duration = Duration::from_secs(60);

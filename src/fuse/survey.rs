@@ -12,7 +12,7 @@ use super::health::Health;
 use super::mount_table::Mount;
 pub use super::probe::Question;
 use super::probe::{self, Answers, Identity};
-use crate::trust::mounts::mount_id;
+use icechunkfs_base::trust::mounts::mount_id;
 
 /// Longest time for the answers of all mounts together, however many there are and however many of them hang.
 const ALL: Duration = Duration::from_secs(12);

@@ -22,7 +22,7 @@ use super::mount_table::{self, Mount};
 use super::mountpoint::Mountpoint;
 use super::open_mount::{OpenMount, mounted_at};
 use super::probe::Identity;
-use crate::error::{Error, ErrorKind, Result};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
 
 /// Longest time for a killed process to end. Only after this does a live mount count as busy.
 const DYING: Duration = Duration::from_millis(500);

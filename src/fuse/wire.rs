@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, FopenFlags};
 
-use crate::overlay::generations::generation_of;
+use icechunkfs_working::overlay::generations::generation_of;
 
 /// Operations (`fuse_opcode`).
 pub(super) mod opcode {

@@ -9,9 +9,9 @@
 //!
 //! A list of a file's names has those that it has a value of, so that `getfattr -d` and `tar --xattrs` show and keep them.
 
-use crate::error::Result;
-use crate::format::chunk_payload::ChunkPayload;
-use crate::tree::Tree;
+use icechunkfs_base::error::Result;
+use icechunkfs_format::format::chunk_payload::ChunkPayload;
+use icechunkfs_tree::tree::Tree;
 
 /// Beginning of all names.
 const PREFIX: &str = "user.icechunk.";
@@ -58,8 +58,8 @@ pub(super) async fn value(xattr: Xattr, tree: &Tree, inode: u64, reference: &str
         Xattr::Ref => Some(reference.to_owned()),
         Xattr::NodeId => tree.node_id(inode).map(|id| id.to_string()),
         Xattr::Chunk => match tree.attributes(inode).await?.kind {
-            crate::tree::Kind::Directory => None,
-            crate::tree::Kind::File => tree.stored(inode).await?.map(|payload| text(&payload)),
+            icechunkfs_tree::tree::Kind::Directory => None,
+            icechunkfs_tree::tree::Kind::File => tree.stored(inode).await?.map(|payload| text(&payload)),
         },
     })
 }

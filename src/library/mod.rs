@@ -15,13 +15,13 @@ use tokio::runtime::{Handle, Runtime};
 
 pub use self::mount::{Mount, Mounted};
 pub use self::session::{Entry, Session};
-use crate::error::{Error, Result};
-use crate::format::ids::ObjectId;
-use crate::format::snapshot_info::SnapshotInfo;
-use crate::memory::Meter;
-use crate::repo::{self, refs::Refs};
-use crate::storage::settings::Settings;
-use crate::times::timestamp;
+use icechunkfs_base::error::{Error, Result};
+use icechunkfs_base::memory::Meter;
+use icechunkfs_base::times::timestamp;
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_format::format::snapshot_info::SnapshotInfo;
+use icechunkfs_repo::repo::{self, refs::Refs};
+use icechunkfs_store::storage::settings::Settings;
 
 /// An open repository.
 ///

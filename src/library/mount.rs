@@ -7,15 +7,15 @@ use tracing::warn;
 
 use super::mounts::{self, MountOptions};
 use super::{Inner, Repository};
-use crate::error::{Error, ErrorKind, Result};
-use crate::format::ids::ObjectId;
 use crate::fuse::mount_target::MountTarget;
 use crate::fuse::served_mount::ServedMount;
 use crate::fuse::unmount::UnmountMode;
 use crate::fuse::{mount, preopened};
-use crate::operations::{self, CommitOptions};
-use crate::repo;
-use crate::repo::refs::RefSpec;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_repo::repo;
+use icechunkfs_repo::repo::refs::RefSpec;
+use icechunkfs_working::operations::{self, CommitOptions};
 
 /// A mount to be made: of branch `main`, unless another snapshot is chosen.
 ///

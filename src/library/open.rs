@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::reader::Reader;
-use crate::reader::memory::Budget;
-use crate::repo::refs::RefSpec;
-use crate::repo::{MAX_SNAPSHOT, Repository};
-use crate::storage::settings::Settings;
-use crate::tree::Tree;
-use crate::tree::nodes::NodeTable;
-use crate::tree::numbering::Numbering;
-use crate::{memory, storage};
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::memory;
+use icechunkfs_repo::reader::Reader;
+use icechunkfs_repo::reader::memory::Budget;
+use icechunkfs_repo::repo::refs::RefSpec;
+use icechunkfs_repo::repo::{MAX_SNAPSHOT, Repository};
+use icechunkfs_store::storage;
+use icechunkfs_store::storage::settings::Settings;
+use icechunkfs_tree::tree::Tree;
+use icechunkfs_tree::tree::nodes::NodeTable;
+use icechunkfs_tree::tree::numbering::Numbering;
 
 /// Worker threads for requests that had to wait. The threads never block, so that few are enough.
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::Inner;
 use super::open::{self, MemoryLimits};
-use crate::error::{Error, ErrorKind, Result};
-use crate::repo::refs::RefSpec;
-use crate::tree::directory::Extent;
-use crate::tree::{Attributes, Kind, Tree};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_repo::repo::refs::RefSpec;
+use icechunkfs_tree::tree::directory::Extent;
+use icechunkfs_tree::tree::{Attributes, Kind, Tree};
 
 /// Bytes per read.
 const STEP: u64 = 1 << 20;
@@ -56,7 +56,7 @@ impl Session {
         let mut entries = Vec::new();
         self.inner.handle.block_on(async {
             let inode = self.tree.resolve(path).await?.inode;
-            let mut sink = |entry: crate::tree::directory::Entry<'_>| {
+            let mut sink = |entry: icechunkfs_tree::tree::directory::Entry<'_>| {
                 if !matches!(entry.name, "." | "..") {
                     entries.push(Entry { name: entry.name.to_owned(), attributes: entry.attributes });
                 }

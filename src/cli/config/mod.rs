@@ -10,12 +10,12 @@ use tracing::warn;
 
 use self::properties::{FlagsArgs, MetadataArgs, StatusArgs};
 use super::{open, print, print_json};
-use crate::error::{Error, ErrorKind, Result};
-use crate::format::config::RepoConfig;
-use crate::format::config_edit::{self, ConfigChange, Setting, problems};
-use crate::printable;
-use crate::storage::settings::Settings;
-use crate::times::system_clock;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::printable;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_format::format::config::RepoConfig;
+use icechunkfs_format::format::config_edit::{self, ConfigChange, Setting, problems};
+use icechunkfs_store::storage::settings::Settings;
 
 /// Maximum bytes of a value on standard input. A configuration has some thousand.
 const MAX_INPUT: u64 = 1 << 20;

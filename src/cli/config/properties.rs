@@ -4,12 +4,12 @@ use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
 use crate::cli::{open, print_result, replace_commits};
-use crate::error::{Error, Result};
-use crate::printable;
-use crate::repo::Repository;
-use crate::repo::flags::FeatureFlag;
-use crate::storage::settings::Settings;
-use crate::times::{format_time, system_clock};
+use icechunkfs_base::error::{Error, Result};
+use icechunkfs_base::printable;
+use icechunkfs_base::times::{format_time, system_clock};
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::flags::FeatureFlag;
+use icechunkfs_store::storage::settings::Settings;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct StatusArgs {

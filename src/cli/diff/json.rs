@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::Compared;
 use crate::cli::print_json;
-use crate::compare::{ChunkCounts, CoordLists, NodeDifference};
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::format::json;
-use crate::format::snapshot::Node;
-use crate::memory::Meter;
-use crate::zarr::Coords;
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::memory::Meter;
+use icechunkfs_format::format::json;
+use icechunkfs_format::format::snapshot::Node;
+use icechunkfs_format::zarr::Coords;
+use icechunkfs_repo::compare::{ChunkCounts, CoordLists, NodeDifference};
 
 /// Prints the difference, one node after another: the documents of all would take much memory.
 pub(super) fn print(compared: &Compared) -> Result<()> {

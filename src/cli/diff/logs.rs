@@ -13,12 +13,12 @@ use super::DiffArgs;
 use super::text::spelled;
 use crate::cli::open::MemoryLimits;
 use crate::cli::output::{Lines, print_json};
-use crate::compare::logs;
-use crate::error::{Error, Result};
-use crate::format::ids::{NodeId, ObjectId};
-use crate::format::transaction_log::{Move, NodeChange};
-use crate::repo::Repository;
-use crate::zarr::Coords;
+use icechunkfs_base::error::{Error, Result};
+use icechunkfs_format::format::ids::{NodeId, ObjectId};
+use icechunkfs_format::format::transaction_log::{Move, NodeChange};
+use icechunkfs_format::zarr::Coords;
+use icechunkfs_repo::compare::logs;
+use icechunkfs_repo::repo::Repository;
 
 pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, arguments: &DiffArgs) -> Result<()> {
     let Some((logged, missing)) = logs::between(repository, from, to).await? else {

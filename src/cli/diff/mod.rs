@@ -16,14 +16,14 @@ use super::mount_options::parse_root;
 use super::open::MemoryLimits;
 use super::virtual_args::VirtualArgs;
 use super::{control_client, open, print};
-use crate::compare::scope::ComparisonScope;
-use crate::compare::{self, ChunkCounts, CompareOptions, NodeDifference};
-use crate::error::{Context, Error, Result};
-use crate::format::snapshot::{Node, Snapshot};
-use crate::memory::Metered;
-use crate::operations::request;
-use crate::reader::Reader;
-use crate::storage::settings::Settings;
+use icechunkfs_base::error::{Context, Error, Result};
+use icechunkfs_base::memory::Metered;
+use icechunkfs_format::format::snapshot::{Node, Snapshot};
+use icechunkfs_repo::compare::scope::ComparisonScope;
+use icechunkfs_repo::compare::{self, ChunkCounts, CompareOptions, NodeDifference};
+use icechunkfs_repo::reader::Reader;
+use icechunkfs_store::storage::settings::Settings;
+use icechunkfs_working::operations::request;
 
 /// The two forms of usage.
 pub(crate) const USAGE: &str =

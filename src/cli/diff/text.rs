@@ -10,13 +10,13 @@ use similar::TextDiff;
 
 use super::Compared;
 use crate::cli::output::Lines;
-use crate::compare::{ChunkCounts, Count, NodeDifference};
-use crate::error::{Error, ErrorKind, Result};
-use crate::format::json;
-use crate::format::snapshot::Node;
-use crate::memory::Meter;
-use crate::printable;
-use crate::zarr::Coords;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::memory::Meter;
+use icechunkfs_base::printable;
+use icechunkfs_format::format::json;
+use icechunkfs_format::format::snapshot::Node;
+use icechunkfs_format::zarr::Coords;
+use icechunkfs_repo::compare::{ChunkCounts, Count, NodeDifference};
 
 /// Name of a side without the document.
 const NOTHING: &str = "/dev/null";

@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::finding::Finding;
 use crate::fuse::{helper, kernel_features, mount_table, ring};
-use crate::memory;
+use icechunkfs_base::memory;
 
 const DEVICE: &str = "/dev/fuse";
 const CONFIGURATION: &str = "/etc/fuse.conf";

@@ -17,9 +17,9 @@ use serde::Serialize;
 
 use self::finding::{Finding, Severity};
 use super::print_result;
-use crate::error::Result;
-use crate::printable;
-use crate::storage::settings::Settings;
+use icechunkfs_base::error::Result;
+use icechunkfs_base::printable;
+use icechunkfs_store::storage::settings::Settings;
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {

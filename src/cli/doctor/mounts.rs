@@ -1,11 +1,11 @@
 //! Checks of other icechunkfs mounts: those that are dead or hang.
 
 use super::finding::Finding;
-use crate::error::Result;
 use crate::fuse::health::Health;
 use crate::fuse::mount_table;
 use crate::fuse::survey::{Surveyed, survey};
-use crate::shell;
+use icechunkfs_base::error::Result;
+use icechunkfs_base::shell;
 
 const CHECK: &str = "stale mounts";
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use rustix::fs::{Access, AtFlags, Mode, OFlags, StatVfsMountFlags};
 
 use super::finding::Finding;
-use crate::scratch::directory;
-use crate::trust;
+use icechunkfs_base::trust;
+use icechunkfs_working::scratch::directory;
 
 /// Deadline of a directory: a network file system may not answer.
 const DEADLINE: Duration = Duration::from_secs(5);

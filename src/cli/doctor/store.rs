@@ -8,13 +8,13 @@ use bytes::Bytes;
 
 use super::finding::Finding;
 use crate::cli::open;
-use crate::error::{Error, ErrorKind, Result};
 use crate::library::mounts;
-use crate::repo::Repository;
-use crate::repo::refs::DEFAULT_BRANCH;
-use crate::scratch::directory;
-use crate::storage::settings::Settings;
-use crate::storage::{self, Condition, Storage, Version};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
+use icechunkfs_store::storage::settings::Settings;
+use icechunkfs_store::storage::{self, Condition, Storage, Version};
+use icechunkfs_working::scratch::directory;
 
 /// Time limit of one operation unless the user sets another.
 const TIMEOUT: Duration = Duration::from_secs(15);

@@ -7,9 +7,9 @@
 use std::collections::{BinaryHeap, HashMap};
 
 use super::Commit;
-use crate::error::Result;
-use crate::format::ids::ObjectId;
-use crate::memory::{Meter, Metered};
+use icechunkfs_base::error::Result;
+use icechunkfs_base::memory::{Meter, Metered};
+use icechunkfs_format::format::ids::ObjectId;
 
 /// A row of the drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ const LANE: u64 = 40;
 
 /// Lays out `commits`, of which the first `limit` are drawn. `first`, if it is among them, gets the leftmost lane.
 ///
-/// Fails with [`ErrorKind::OutOfMemory`](crate::error::ErrorKind::OutOfMemory) if there are too many lanes side by side.
+/// Fails with [`ErrorKind::OutOfMemory`](icechunkfs_base::error::ErrorKind::OutOfMemory) if there are too many lanes side by side.
 pub(crate) fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Result<Metered<Vec<Row>>> {
     let mut meter = Meter::new("the lanes of the graph");
     let positions: HashMap<ObjectId, usize> = commits.iter().enumerate().map(|(n, commit)| (commit.id, n)).collect();

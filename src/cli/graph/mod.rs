@@ -11,13 +11,13 @@ use std::collections::HashMap;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::error::Result;
-use crate::format::ids::ObjectId;
-use crate::format::snapshot_info::SnapshotInfo;
-use crate::memory::{Meter, Metered};
-use crate::printable;
-use crate::repo::refs::{DEFAULT_BRANCH, Refs};
-use crate::times::format_time;
+use icechunkfs_base::error::Result;
+use icechunkfs_base::memory::{Meter, Metered};
+use icechunkfs_base::printable;
+use icechunkfs_base::times::format_time;
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_format::format::snapshot_info::SnapshotInfo;
+use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, Refs};
 
 /// Longest message that is kept, in characters: a tooltip has all of it.
 const MAX_MESSAGE: usize = 4000;

@@ -9,7 +9,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::layout::Row;
 use super::{Commit, truncate};
-use crate::printable;
+use icechunkfs_base::printable;
 
 /// Distances in user units, which are pixels if the picture is not scaled.
 const ROW: usize = 30;
@@ -121,7 +121,7 @@ fn commit_text(out: &mut String, commit: &Commit, text_at: usize, y: usize) -> u
         out,
         "<g><title>{} {}\n{}</title>",
         commit.id,
-        escaped(&crate::times::format_time(commit.time)),
+        escaped(&icechunkfs_base::times::format_time(commit.time)),
         escaped(&commit.message)
     );
     for text in [commit.minute(), commit.id.to_string()] {

@@ -6,7 +6,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::layout::Row;
 use super::{Commit, truncate};
-use crate::printable;
+use icechunkfs_base::printable;
 
 /// Colors of lanes, in turn: red, green, yellow, blue, magenta, cyan of the terminal.
 const LANES: [u8; 6] = [31, 32, 33, 34, 35, 36];

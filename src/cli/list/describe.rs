@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use super::super::args::Command;
 use super::super::{control_client, mount_helper, mount_options};
-use crate::error::Result;
 use crate::fuse::daemon_mark::{MarkedProcess, marked_processes};
 use crate::fuse::health::Health;
 use crate::fuse::mount_table::Mount;
@@ -21,12 +20,13 @@ use crate::fuse::open_mount::Deadline;
 use crate::fuse::preopened;
 use crate::fuse::processes::{self, Process};
 use crate::fuse::survey::{Question, Surveyed, survey};
-use crate::mount_facts::{kind_and_name, split_source};
-use crate::operations::request::{self, Answer};
-use crate::operations::status::Status;
-use crate::printable;
-use crate::repo::refs::RefSpec;
-use crate::trust;
+use icechunkfs_base::error::Result;
+use icechunkfs_base::printable;
+use icechunkfs_base::trust;
+use icechunkfs_repo::repo::refs::RefSpec;
+use icechunkfs_tree::mount_facts::{kind_and_name, split_source};
+use icechunkfs_working::operations::request::{self, Answer};
+use icechunkfs_working::operations::status::Status;
 
 /// Longest time for all command lines together.
 const COMMAND_LINES: Duration = Duration::from_secs(3);

@@ -9,10 +9,10 @@ use clap::Args;
 
 use self::describe::{ListedMount, describe_all};
 use super::{print_result, table};
-use crate::error::Result;
 use crate::fuse::health::Health;
 use crate::fuse::mount_table;
-use crate::printable;
+use icechunkfs_base::error::Result;
+use icechunkfs_base::printable;
 
 /// Digits of a snapshot id in a line for people.
 const SHOWN_ID: usize = 8;

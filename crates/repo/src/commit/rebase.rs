@@ -1,0 +1,220 @@
+//! Compares a change set with the commits made since its base, and drops the changes that give way to them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::changes::{ChangeSet, ChunkChange};
+use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind};
+use super::publish::branch_is_gone;
+use super::references::References;
+use super::upload::StoredChunks;
+use crate::reader::Reader;
+use crate::repo::{MAX_SNAPSHOT, Repository, history};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::memory::{Meter, Metered};
+use icechunkfs_format::format::MAX_FILE;
+use icechunkfs_format::format::envelope::SpecVersion;
+use icechunkfs_format::format::ids::{NodeId, ObjectId};
+use icechunkfs_format::format::snapshot::Snapshot;
+use icechunkfs_format::format::snapshot_info::SnapshotInfo;
+use icechunkfs_format::format::transaction_log::TransactionLog;
+use icechunkfs_format::zarr::Coords;
+use icechunkfs_store::storage::{Storage, decoded};
+
+/// Logs that are read at the same time. Most have a few hundred bytes.
+const CONCURRENT_LOGS: usize = 32;
+
+/// Files of concurrent commits that were read while the commits were looked for.
+#[derive(Debug, Default)]
+pub(super) struct ReadAhead {
+    /// Branch tip.
+    tip: Option<Arc<Snapshot>>,
+    logs: HashMap<ObjectId, TransactionLog>,
+}
+
+/// Concurrent commits, and their effect on a change set.
+#[derive(Debug)]
+pub struct Comparison {
+    /// Newest commit.
+    pub tip: Arc<Snapshot>,
+    /// Commits after the base, oldest first; the last one is the tip.
+    pub commits: Vec<ObjectId>,
+    /// Conflicts of the change set with them.
+    pub conflicts: Vec<Conflict>,
+    /// Chunks that the changes delete and that the tip does not have any more.
+    pub(super) deleted_in_tip: ChunkSet,
+}
+
+/// Returns the commits that `branch` got since `base`, oldest first. Fails with [`ErrorKind::Stale`] if `base` is not in its history.
+pub async fn commits_since(
+    repository: &Repository,
+    branch: &str,
+    base: ObjectId,
+) -> Result<Metered<Vec<SnapshotInfo>>> {
+    let tip = repository.branch_tip(branch).await?.ok_or_else(|| branch_is_gone(branch))?;
+    if tip == base {
+        return Ok(Metered::default());
+    }
+    repository.since(tip, base).await?.ok_or_else(|| was_reset(branch, base))
+}
+
+/// Returns the same as [`commits_since`]. In version 1 a commit is found in the snapshot that follows it, one round trip for each: the log
+/// is read in the same one.
+pub(super) async fn commits_to_compare(
+    repository: &Repository,
+    branch: &str,
+    base: ObjectId,
+) -> Result<(Metered<Vec<SnapshotInfo>>, ReadAhead)> {
+    let mut ahead = ReadAhead::default();
+    if repository.version() != SpecVersion::V1 {
+        return Ok((commits_since(repository, branch, base).await?, ahead));
+    }
+    let tip = repository.branch_tip(branch).await?.ok_or_else(|| branch_is_gone(branch))?;
+    let (mut commits, mut meter) = (Vec::new(), Meter::new("the commits since the base"));
+    let (mut seen, mut next) = (HashSet::new(), tip);
+    while next != base {
+        if !seen.insert(next) {
+            return Err(history::cycle(tip, next));
+        }
+        let (snapshot, log) =
+            tokio::join!(repository.snapshot(next, MAX_SNAPSHOT), read_log_if_any(&**repository.storage(), next));
+        let snapshot = snapshot?;
+        // A log that is missing matters only if the base is in the history.
+        ahead.logs.extend(log?.map(|log| (next, log)));
+        let commit = SnapshotInfo::of_snapshot(&snapshot)?;
+        commit.count(&mut meter)?;
+        ahead.tip.get_or_insert_with(|| Arc::new(snapshot));
+        next = commit.parent.ok_or_else(|| was_reset(branch, base))?;
+        commits.push(commit);
+    }
+    commits.reverse();
+    Ok((meter.finish(commits), ahead))
+}
+
+/// Compares `changes`, made for `base`, with the following `commits`, oldest first. Returns `None` if there are no commits.
+pub(super) async fn compare(
+    repository: &Repository,
+    reader: &Arc<Reader>,
+    base: &Snapshot,
+    (commits, ahead): (&[SnapshotInfo], &mut ReadAhead),
+    changes: &ChangeSet,
+) -> Result<Option<Comparison>> {
+    let Some(tip) = commits.last() else { return Ok(None) };
+    let storage = repository.storage();
+    let read = commits.iter().map(|commit| -> BoxFuture<'_, Result<ConcurrentCommit>> {
+        let mut known = ahead.logs.remove(&commit.id);
+        Box::pin(async move {
+            let mut logs = Vec::new();
+            for id in commit.log_ids() {
+                logs.push(match known.take_if(|_| id == commit.id) {
+                    Some(log) => log,
+                    None => read_log(&**storage, id).await?,
+                });
+            }
+            Ok(ConcurrentCommit { id: commit.id, message: commit.title(), logs })
+        })
+    });
+    let read: Vec<BoxFuture<'_, Result<ConcurrentCommit>>> = read.collect();
+    // A writer that waited for its turn has many to read: one after another, each would cost a round trip.
+    let others = futures_util::stream::iter(read).buffered(CONCURRENT_LOGS).try_collect::<Vec<_>>();
+    let known = ahead.tip.take_if(|known| known.id() == tip.id);
+    let tip = async {
+        match known {
+            Some(tip) => Ok(tip),
+            None => repository.snapshot(tip.id, MAX_SNAPSHOT).await.map(Arc::new),
+        }
+    };
+    let (others, tip) = tokio::try_join!(others, tip)?;
+    let theirs = ConcurrentChanges::read(&others, changes)?;
+    let (mut agreed, mut deleted_in_tip) = (ChunkSet::new(), ChunkSet::new());
+    let both = theirs.changed_by_both(changes);
+    let nodes: HashSet<NodeId> = both.iter().map(|(node, ..)| *node).collect();
+    let [before, after] = [base, &*tip].map(|snapshot| References::new(snapshot, reader, |node| nodes.contains(node)));
+    for (node, coords, change) in both {
+        let is_agreed = match (change, after.find(node, coords).await?) {
+            (ChunkChange::Delete, None) if after.has_array(node) => {
+                deleted_in_tip.entry(node).or_default().insert(coords.clone());
+                true
+            }
+            (ChunkChange::Delete, _) => false,
+            // Commits in between have changed the chunk and changed it back.
+            (_, payload) => payload == before.find(node, coords).await?,
+        };
+        if is_agreed {
+            agreed.entry(node).or_default().insert(coords.clone());
+        }
+    }
+    let conflicts = conflicts::find(base, &tip, changes, &others, &theirs, &agreed)?;
+    Ok(Some(Comparison { tip, commits: commits.iter().map(|commit| commit.id).collect(), conflicts, deleted_in_tip }))
+}
+
+/// Drops the changes of conflicting chunks, and all chunk changes of arrays with other conflicts. `base` is the snapshot that
+/// the changes were made for.
+pub(super) fn drop_conflicting(
+    base: &Snapshot,
+    changes: &mut ChangeSet,
+    stored: &mut StoredChunks,
+    conflicts: &[Conflict],
+) {
+    let ids: HashMap<&str, NodeId> = base.nodes().map(|node| (node.path, node.id)).collect();
+    let mut dropped = ChunkSet::new();
+    for conflict in conflicts {
+        let Some(id) = ids.get(conflict.path.as_str()) else { continue };
+        if conflict.kind == ConflictKind::ChunkDoubleUpdate {
+            dropped.entry(*id).or_default().extend(conflict.coords.iter().map(|coords| Coords::from_slice(coords)));
+        } else {
+            changes.chunks.remove(id);
+            stored.remove(id);
+        }
+    }
+    drop_chunks(changes, stored, &dropped);
+}
+
+/// Removes `chunks` from the changes and from the stored chunks.
+pub(super) fn drop_chunks(changes: &mut ChangeSet, stored: &mut StoredChunks, chunks: &ChunkSet) {
+    for (id, dropped) in chunks {
+        if let Some(ours) = changes.chunks.get_mut(id) {
+            ours.retain(|coords, _| !dropped.contains(coords));
+        }
+        if let Some(list) = stored.get_mut(id) {
+            let kept = list.iter().filter(|(coords, _)| !dropped.contains(coords)).cloned();
+            *list = Arc::new(kept.collect());
+        }
+    }
+    changes.chunks.retain(|_, chunks| !chunks.is_empty());
+    stored.retain(|_, chunks| !chunks.is_empty());
+}
+
+/// Reads the transaction log of snapshot `id`. Fails if it is missing, because nothing can be compared without it.
+pub async fn read_log(storage: &dyn Storage, id: ObjectId) -> Result<TransactionLog> {
+    read_log_if_any(storage, id).await?.ok_or_else(|| no_log(id))
+}
+
+/// Returns the error for a missing transaction log.
+pub fn no_log(id: ObjectId) -> Error {
+    Error::corrupt(format!("transactions/{id}: missing, so the changes of commit {id} are not known"))
+}
+
+/// Reads the transaction log of snapshot `id`, if there is one.
+pub async fn read_log_if_any(storage: &dyn Storage, id: ObjectId) -> Result<Option<TransactionLog>> {
+    let decode = |file: &[u8]| TransactionLog::decode(file, MAX_FILE);
+    match decoded::fixed(storage, &format!("transactions/{id}"), MAX_FILE, decode).await {
+        Ok(log) => Ok(Some(log.value)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn was_reset(branch: &str, base: ObjectId) -> Error {
+    Error::new(
+        ErrorKind::Stale,
+        format!(
+            "branch `{branch}` has been reset or amended: commit {base}, which the changes are based on, is no longer in its \
+             history. The changes are kept: copy them to a mount of `{branch}`, or of a branch that you create at {base}, with another scratch \
+             directory"
+        ),
+    )
+}

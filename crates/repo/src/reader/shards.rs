@@ -1,0 +1,396 @@
+//! Remote shards, read by their index.
+//!
+//! A program that reads an inner chunk reads the index and then the chunk. Each is one request, and the index only the first
+//! time. Pieces follow inner chunks ([`super::shard_layout`]), and all pieces that a read misses are fetched at once. A reader
+//! that continues from inner chunk to inner chunk is a stream, and the more it has read, the more is prefetched ([`Streams`]).
+//!
+//! A program that begins with a long read of a shard's first bytes, without the index, reads the whole shard: copying tools do that. The
+//! shard is then read like other large chunks ([`super::pieces`]). So a shard is cut in two ways; bytes fetched in one way are found in
+//! the other. A damaged index is for the reading program to report: here it only leads to other pieces.
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lru::LruCache;
+use parking_lot::Mutex;
+use tracing::debug;
+
+use super::cache::{Key, Value};
+use super::chunk::ChunkRange;
+use super::pieces::{join, only, piece_at, pieces_of};
+use super::prefetch::{length_of, runs};
+use super::shard_layout::{HEAD, Layout, SMALL_PIECE, index_piece};
+use super::{Data, Reader, cut, not_in_chunk, range_in, slice};
+use icechunkfs_base::blocking::blocking;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_format::zarr::shard::{Index, IndexLocation, ShardLayout};
+
+/// Shards up to this many bytes are fetched whole: two requests would take longer.
+const SMALL_SHARD: u64 = 1 << 20;
+/// A first read of this length, at a shard's beginning, may mean a full scan: without privileges the kernel requests no more at a
+/// time. With a larger read-ahead, it requests as much for a short read, so that the second read decides.
+const MAYBE_FULL_SCAN: u64 = 128 << 10;
+/// A first read of this length means a full scan.
+const FULL_SCAN: u64 = 512 << 10;
+/// Bytes that have to be read in sequence before more is prefetched than was requested.
+const TRUSTED_AGE: u64 = 256 << 10;
+/// Most bytes that are prefetched for one reader of a shard, and in one request.
+const MAX_AHEAD: u64 = 8 << 20;
+const MAX_REQUEST: u64 = 2 << 20;
+/// Longest distance between the end of a stream and its next request: the kernel sends several at once, in any order.
+const MAX_GAP: u64 = 4 << 20;
+/// Shards whose access pattern is remembered, and streams of each.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+const STREAMS: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct AccessPattern {
+    shards: Mutex<LruCache<ChunkRange, Streams>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ReadMode {
+    /// By its index.
+    #[default]
+    Parts,
+    /// By its first bytes; a second read may mean a full scan.
+    Beginning,
+    /// As a whole, without its index.
+    Whole,
+}
+
+#[derive(Debug, Default)]
+struct Streams {
+    mode: ReadMode,
+    streams: VecDeque<Stream>,
+}
+
+/// Bytes that were read in sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stream {
+    begin: u64,
+    end: u64,
+    /// End of the prefetched bytes.
+    front: u64,
+}
+
+impl Default for AccessPattern {
+    fn default() -> Self {
+        AccessPattern { shards: Mutex::new(LruCache::new(REMEMBERED)) }
+    }
+}
+
+impl Streams {
+    /// Records a read of `range`. Returns the stream that it continues, if the stream gets further.
+    fn record(&mut self, range: &Range<u64>) -> Option<&mut Stream> {
+        let whole = self.mode == ReadMode::Whole;
+        let near = |stream: &Stream| {
+            let run = (stream.end - stream.begin).max(range.end - range.start);
+            // For a full scan, the kernel reads ahead, up to twice as far.
+            let leap = if whole { 2 * MAX_GAP } else { run.min(MAX_GAP) };
+            range.start <= stream.end.saturating_add(leap) && range.end.saturating_add(leap) >= stream.begin
+        };
+        let mut stream = match self.streams.iter().position(near).and_then(|at| self.streams.remove(at)) {
+            Some(stream) => stream,
+            None => Stream { begin: range.start, end: range.start, front: range.start },
+        };
+        let further = range.end > stream.end;
+        stream.begin = stream.begin.min(range.start);
+        stream.end = stream.end.max(range.end);
+        self.streams.push_front(stream);
+        self.streams.truncate(STREAMS);
+        self.streams.front_mut().filter(|_| further)
+    }
+
+    /// Returns true if half of `length` bytes or more were read in sequence.
+    fn has_most_of(&self, length: u64) -> bool {
+        self.mode == ReadMode::Whole || self.streams.iter().any(|stream| stream.end - stream.begin >= length / 2)
+    }
+}
+
+impl Stream {
+    /// Returns the range to fetch now: empty until two pieces in a row, and [`TRUSTED_AGE`] bytes, were read; then as much again as
+    /// was read.
+    fn prefetch_range(&mut self, layout: &Layout, most: u64) -> Range<u64> {
+        let (run, at) = (self.end - self.begin, layout.at(self.end.saturating_sub(1)));
+        let before = layout.piece(at.saturating_sub(1)).start;
+        let window = run.min(MAX_AHEAD).min(most);
+        let target = self.end.saturating_add(window);
+        let from = self.front.max(layout.piece(at).end);
+        // Small steps would each be a request.
+        if run < TRUSTED_AGE
+            || self.begin > before
+            || self.front > self.end.saturating_add(window / 2)
+            || from >= target
+        {
+            return from..from;
+        }
+        self.front = target;
+        from..target
+    }
+}
+
+impl Reader {
+    /// Returns bytes `offset..offset + length` of `shard`, if they are in memory. The range must lie in the shard.
+    fn read_shard_now(self: &Arc<Self>, shard: &ChunkRange, offset: u64, length: usize) -> Option<Data> {
+        let range = offset..offset.checked_add(length as u64)?;
+        if only(shard, offset, length as u64).is_some_and(|(piece, _)| self.cache.get(&Key::Chunk(piece)).is_some()) {
+            self.access_pattern.shards.lock().get_or_insert_mut(shard.clone(), Streams::default).record(&range);
+            return self.read_now(shard, offset, length);
+        }
+        let Some(Value::Layout(layout)) = self.cache.get(&Key::Layout(shard.clone())) else { return None };
+        let mut parts = Vec::new();
+        for number in layout.touched(&range) {
+            match self.cache.get(&Key::Chunk(piece_of(shard, &layout, number))) {
+                Some(Value::Chunk(bytes)) => parts.push((layout.piece(number), bytes)),
+                _ => return None,
+            }
+        }
+        let data = join(&parts, &range)?;
+        self.prefetch_shard(shard, &layout, &range);
+        Some(data)
+    }
+
+    /// Reads bytes `offset..offset + length` of `shard`, at least one, which must lie in it: all of them, or an error.
+    pub async fn read_shard(
+        self: &Arc<Self>,
+        sharding: &ShardLayout,
+        shard: &ChunkRange,
+        offset: u64,
+        length: usize,
+    ) -> Result<Data> {
+        if self.is_file(&shard.object) || is_small(sharding, shard) {
+            return self.read(shard, offset, length).await;
+        }
+        if let Some(data) = self.read_shard_now(shard, offset, length) {
+            return Ok(data);
+        }
+        let range = range_in(shard, offset, length)?;
+        match self.mode(sharding, shard, &range) {
+            ReadMode::Whole => {
+                if let Some(data) = self.read_cached_head(shard, &range) {
+                    // The rest is fetched meanwhile.
+                    let _ = self.prefetch(vec![(0, piece_at(shard, 0).0)]);
+                    return Ok(data);
+                }
+                return self.read_pieces(shard, offset, length).await;
+            }
+            ReadMode::Beginning => {
+                return cut(&self.whole(&part(shard, &(0..FULL_SCAN.min(shard.length)))).await?, offset, length);
+            }
+            ReadMode::Parts => {}
+        }
+        if let Some(data) = self.read_cached_pieces(shard, &range).await {
+            return Ok(data);
+        }
+        let layout = match index_piece(sharding, shard.length) {
+            // A read of the index itself needs no layout.
+            Some(place) if place.start <= range.start && range.end <= place.end => {
+                return self.read_piece(&part(shard, &place), range.start - place.start, length).await;
+            }
+            _ => self.layout(sharding, shard).await?,
+        };
+        self.prefetch_shard(shard, &layout, &range);
+        self.fetch_touched(shard, &layout, &range).await;
+        let touched = layout.touched(&range).map(|number| (layout.piece(number), piece_of(shard, &layout, number)));
+        self.join_pieces(&touched.collect::<Vec<_>>(), &range, |_| ()).await
+    }
+
+    /// Returns how to fetch `range` of `shard`, by the access pattern so far.
+    fn mode(&self, sharding: &ShardLayout, shard: &ChunkRange, range: &Range<u64>) -> ReadMode {
+        let long = range.end - range.start;
+        // The first of several concurrent requests need not arrive first.
+        let begins =
+            if range.start == 0 { long >= MAYBE_FULL_SCAN } else { range.start < MAX_GAP && long >= FULL_SCAN };
+        let index = index_piece(sharding, shard.length).filter(|_| begins && sharding.location == IndexLocation::End);
+        let first = match index.map(|place| self.is_near(&part(shard, &place))) {
+            Some(false) if long >= FULL_SCAN => ReadMode::Whole,
+            Some(false) => ReadMode::Beginning,
+            _ => ReadMode::Parts,
+        };
+        let mut shards = self.access_pattern.shards.lock();
+        if !shards.contains(shard) {
+            shards.put(shard.clone(), Streams { mode: first, ..Streams::default() });
+        }
+        let Some(streams) = shards.get_mut(shard).filter(|streams| streams.mode != ReadMode::Parts) else {
+            return ReadMode::Parts;
+        };
+        let is_first = streams.streams.is_empty();
+        let further = streams.record(range).is_some();
+        streams.mode = match streams.mode {
+            // A reader that jumps does not read the whole shard.
+            _ if streams.streams.len() > 1 => ReadMode::Parts,
+            ReadMode::Beginning if further && !is_first => ReadMode::Whole,
+            mode => mode,
+        };
+        streams.mode
+    }
+
+    /// Returns the bytes of `range`, if they are in the first bytes fetched in mode [`ReadMode::Beginning`].
+    fn read_cached_head(&self, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
+        let beginning = 0..FULL_SCAN.min(shard.length);
+        match self.cache.get(&Key::Chunk(part(shard, &beginning))) {
+            Some(Value::Chunk(bytes)) => join(&[(beginning, bytes)], range),
+            _ => None,
+        }
+    }
+
+    /// Returns the bytes of `range`, if they were fetched when the shard was read as a whole.
+    async fn read_cached_pieces(self: &Arc<Self>, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
+        let pieces = pieces_of(shard, range);
+        if !pieces.iter().all(|(_, piece)| self.is_near(piece)) {
+            return None;
+        }
+        if let [(place, piece)] = pieces.as_slice() {
+            let (within, length) = (range.start - place.start, usize::try_from(range.end - range.start).ok()?);
+            return self.read_piece(piece, within, length).await.ok();
+        }
+        self.join_pieces(&pieces, range, |_| ()).await.ok()
+    }
+
+    /// Returns true if `piece` is on this machine, or being loaded.
+    pub(super) fn is_near(&self, piece: &ChunkRange) -> bool {
+        self.has(piece)
+            || piece.name().is_some_and(|name| self.storage.disk_cache().is_some_and(|disk| disk.has(&name)))
+    }
+
+    async fn layout(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Arc<Layout>> {
+        let (this, sharding, shard) = (Arc::clone(self), sharding.clone(), shard.clone());
+        let loaded = self.cache.get_or_load(Key::Layout(shard.clone()), async move {
+            let index = this.index_of(&sharding, &shard).await?;
+            blocking(move || Ok(Value::Layout(Arc::new(Layout::new(&sharding, shard.length, index.as_ref()))))).await
+        });
+        match loaded.await? {
+            Value::Layout(layout) => Ok(layout),
+            _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in the place of a shard's index")),
+        }
+    }
+
+    /// Returns the index of `shard`; none if it has no usable one.
+    async fn index_of(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Option<Index>> {
+        let Some(bytes) = self.index_bytes(sharding, shard).await? else { return Ok(None) };
+        match Index::decode(sharding, shard.length, bytes) {
+            Ok(index) => Ok(Some(index)),
+            Err(error) => {
+                debug!("{}: {error}: it is read without regard to inner chunks", shard.object);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Returns the bytes of the index of `shard`; none if it has no room for one.
+    pub(super) async fn index_bytes(
+        self: &Arc<Self>,
+        sharding: &ShardLayout,
+        shard: &ChunkRange,
+    ) -> Result<Option<Bytes>> {
+        let (Some(place), Some(piece)) = (sharding.index_range(shard.length), index_piece(sharding, shard.length))
+        else {
+            return Ok(None);
+        };
+        let bytes = match self.read_cached_pieces(shard, &place).await {
+            Some(Data::Bytes(bytes)) => Some(bytes),
+            Some(data) => Some(Bytes::copy_from_slice(&data)),
+            None => {
+                let length = usize::try_from(place.end - place.start).unwrap_or(usize::MAX);
+                slice(&self.whole(&part(shard, &piece)).await?, place.start - piece.start, length)
+            }
+        };
+        bytes.ok_or_else(|| not_in_chunk(place.start, 0)).map(Some)
+    }
+
+    /// Fetches all missing pieces of `range` at once, and those that make later requests unnecessary.
+    async fn fetch_touched(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, range: &Range<u64>) {
+        let touched = layout.touched(range);
+        let mut missing: Vec<usize> =
+            touched.clone().filter(|number| !self.is_near(&piece_of(shard, layout, *number))).collect();
+        let (Some(&first), Some(&last)) = (missing.first(), missing.last()) else { return };
+        let (mut next, mut end) = (last + 1, range.end);
+        // A reader that begins an inner chunk reads all of it.
+        if first == touched.start && next == touched.end && layout.continues_previous(next) {
+            end = layout.piece(next).end;
+            missing.push(next);
+            next += 1;
+        }
+        // The kernel reads beyond the end of the inner chunk.
+        while next < layout.len() && layout.piece(next).start < end.saturating_add(HEAD / 4) {
+            let piece = piece_of(shard, layout, next);
+            if piece.length > SMALL_PIECE || self.is_near(&piece) {
+                break;
+            }
+            missing.push(next);
+            next += 1;
+        }
+        let missing = missing.into_iter().map(|number| (number, piece_of(shard, layout, number)));
+        for (_, run) in runs(missing, 0, MAX_AHEAD + HEAD) {
+            let permits = self.budget.read_permits(length_of(&run));
+            let Ok(permit) = Arc::clone(&self.reads).acquire_many_owned(permits).await else { return };
+            self.fetch_run(run, permit);
+        }
+    }
+
+    /// Records a read of `range` of `shard`, and prefetches what follows if the reader continues from inner chunk to inner chunk.
+    fn prefetch_shard(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, range: &Range<u64>) {
+        let most = self.prefetch_limit();
+        let wanted = {
+            let mut shards = self.access_pattern.shards.lock();
+            let streams = shards.get_or_insert_mut(shard.clone(), Streams::default);
+            streams.record(range).map(|stream| stream.prefetch_range(layout, most))
+        };
+        let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty() && wanted.start < shard.length) else { return };
+        let mut batch: Vec<(usize, ChunkRange)> = Vec::new();
+        let mut bytes = 0;
+        for number in layout.touched(&(wanted.start..wanted.end.min(shard.length))) {
+            let piece = piece_of(shard, layout, number);
+            bytes += piece.length;
+            batch.push((number, piece));
+            if bytes >= MAX_REQUEST {
+                bytes = 0;
+                if self.fetch_batch(shard, layout, std::mem::take(&mut batch)) {
+                    return;
+                }
+            }
+        }
+        self.fetch_batch(shard, layout, batch);
+    }
+
+    /// Prefetches pieces. Returns true if there was no room for all of them.
+    fn fetch_batch(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, batch: Vec<(usize, ChunkRange)>) -> bool {
+        let Some(left) = self.prefetch(batch) else { return false };
+        let begin = layout.piece(left).start;
+        if let Some(streams) = self.access_pattern.shards.lock().get_mut(shard) {
+            streams.streams.iter_mut().for_each(|stream| stream.front = stream.front.min(begin));
+        }
+        true
+    }
+
+    /// Returns true if most of `shard` was read in sequence.
+    pub fn reads_most_of(&self, shard: &ChunkRange) -> bool {
+        self.access_pattern.shards.lock().peek(shard).is_some_and(|streams| streams.has_most_of(shard.length))
+    }
+
+    /// Returns the range of `shard` that a reader of a part needs first: the index.
+    pub fn first_of_shard(&self, sharding: &ShardLayout, shard: &ChunkRange) -> ChunkRange {
+        match index_piece(sharding, shard.length).filter(|_| !is_small(sharding, shard)) {
+            Some(place) => part(shard, &place),
+            None => shard.clone(),
+        }
+    }
+}
+
+/// Returns true if a shard is fetched whole, like other chunks: it is small, or has no room for its index.
+fn is_small(sharding: &ShardLayout, shard: &ChunkRange) -> bool {
+    shard.length <= SMALL_SHARD || sharding.index_range(shard.length).is_none()
+}
+
+pub(super) fn part(shard: &ChunkRange, place: &Range<u64>) -> ChunkRange {
+    let offset = shard.offset.saturating_add(place.start);
+    ChunkRange { offset, length: place.end.saturating_sub(place.start), object: shard.object.clone() }
+}
+
+fn piece_of(shard: &ChunkRange, layout: &Layout, number: usize) -> ChunkRange {
+    part(shard, &layout.piece(number))
+}

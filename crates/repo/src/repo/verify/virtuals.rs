@@ -1,0 +1,56 @@
+//! Checks of virtual chunks: their objects exist, are long enough, and match the references' checksums.
+//!
+//! Only objects that the user allows to be read are checked, by one byte each: the last one that any reference needs.
+
+use std::sync::Arc;
+
+use super::Context;
+use super::required::{Reference, Required};
+use icechunkfs_base::error::{ErrorKind, Result};
+use icechunkfs_format::format::chunk_payload::Checksum;
+use icechunkfs_store::storage::virtuals::{VirtualChunks, VirtualObject};
+
+/// Knowledge about objects with virtual chunks.
+#[derive(Debug, Default)]
+pub(super) struct VirtualObjects {
+    /// Virtual chunks that may be read; none if they are not checked.
+    pub(super) virtuals: Option<Arc<VirtualChunks>>,
+    pub(super) required: Required<Arc<VirtualObject>>,
+}
+
+impl VirtualObjects {
+    /// Records that the reference `from` needs bytes of the object at `location` up to `end`.
+    pub(super) fn require(
+        &self,
+        context: &Context,
+        location: &str,
+        checksum: Option<Checksum>,
+        end: u64,
+        from: impl FnOnce() -> Reference,
+    ) {
+        let Some(virtuals) = &self.virtuals else { return };
+        match virtuals.find(location, checksum) {
+            Ok(object) => self.required.add(Arc::new(object), end, from),
+            Err(error) if error.kind() == ErrorKind::VirtualNotAllowed => {}
+            Err(error) => from().subject(context).error("location", error.to_string()),
+        }
+    }
+
+    /// Requests all recorded objects.
+    pub(super) async fn request_all(&self, context: &Context) -> Result<()> {
+        let Some(virtuals) = &self.virtuals else { return Ok(()) };
+        let request =
+            |object: Arc<VirtualObject>, offset, length| async move { virtuals.read(&object, offset, length).await };
+        self.required
+            .request_all(context, request, |_, _, from, error| {
+                let subject = from.subject(context);
+                match error.kind() {
+                    ErrorKind::Corrupt => subject.error("virtual-chunk", error.to_string()),
+                    // A third-party server may be down, and has its own rules.
+                    _ => subject.warning("virtual-not-reached", format!("it could not be looked at: {error}")),
+                }
+                Ok(())
+            })
+            .await
+    }
+}

@@ -1,0 +1,247 @@
+//! A store behind a disk cache, or the disk cache alone.
+//!
+//! Objects that never change are looked up in the cache first. Mutable documents are requested on condition that they have changed: the
+//! store then answers in a few bytes, or sends the new document. Ranges of objects are chunks or parts of them, which the reader caches
+//! itself, since it knows where a chunk ends (`icechunkfs_repo::reader`).
+//!
+//! Without a store the mount is offline: it shows the state that was seen last, and nothing can be written. An object that is not in the
+//! cache is an error of kind [`ErrorKind::Offline`], never an absence.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::object::{BULK, too_large};
+use super::settings::Settings;
+use super::{
+    Capabilities, Content, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage, StoredObject, Version,
+    Visitor,
+};
+use crate::disk_cache::{CachedDocument, DiskCache, Name};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::file_name;
+
+/// Maximum size of a cached listing, in bytes.
+const MAX_LISTING: u64 = 64 << 20;
+
+/// Repository of which a disk cache has a part.
+#[derive(Debug)]
+struct CachedStorage {
+    /// Store; none if it must not be contacted.
+    store: Option<Arc<dyn Storage>>,
+    cache: Arc<DiskCache>,
+    capabilities: Capabilities,
+}
+
+/// Opens the cache that `settings` name, for the repository that messages call `shown`.
+pub(super) fn open_cache(shown: &str, settings: &Settings) -> Result<Option<Arc<DiskCache>>> {
+    let Some(directory) = &settings.cache else { return Ok(None) };
+    // Buckets of the same name may exist at several endpoints.
+    let place = settings.endpoint_url.clone().or_else(|| std::env::var("AWS_ENDPOINT_URL_S3").ok());
+    let place = place.or_else(|| std::env::var("AWS_ENDPOINT_URL").ok()).filter(|place| !place.is_empty());
+    let scope = place.map_or(shown.to_owned(), |place| format!("{shown} {place}"));
+    let size = settings.cache_size.unwrap_or(crate::disk_cache::DEFAULT_SIZE);
+    DiskCache::open(Path::new(directory), size, &file_name::encode(&scope)).map(|cache| Some(Arc::new(cache)))
+}
+
+pub(super) fn with_cache(store: Arc<dyn Storage>, cache: Arc<DiskCache>) -> Arc<dyn Storage> {
+    let base = store.capabilities().clone();
+    let with_slash = base.with_slash.map(|store| with_cache(store, Arc::clone(&cache)));
+    let capabilities = Capabilities { with_slash, disk_cache: Some(Arc::clone(&cache)), ..base };
+    Arc::new(CachedStorage { store: Some(store), cache, capabilities })
+}
+
+/// Returns the cached part of the repository that messages call `shown`.
+pub(super) fn offline(cache: Option<Arc<DiskCache>>, shown: String) -> Result<Arc<dyn Storage>> {
+    let cache = cache.ok_or_else(|| Error::invalid("--offline shows the content of a cache: pass it with --cache"))?;
+    let capabilities = Capabilities {
+        read_only: Some("it is mounted offline"),
+        disk_cache: Some(Arc::clone(&cache)),
+        ..Capabilities::new(shown)
+    };
+    Ok(Arc::new(CachedStorage { store: None, cache, capabilities }))
+}
+
+impl CachedStorage {
+    /// Records the current state of `key`, and waits until that is done, so that it cannot overwrite a later state.
+    async fn record(&self, key: &str, answer: CachedDocument) {
+        let key = key.to_owned();
+        let recorded = self.cache.run_blocking(move |cache| {
+            cache.record_document(&key, &answer);
+            Some(())
+        });
+        // An entry that a slow disk does not take in time is not cached.
+        let _ = recorded.await;
+    }
+
+    /// Returns document `key` as it was last seen.
+    async fn seen(&self, key: &str, limit: u64) -> Option<CachedDocument> {
+        let key = key.to_owned();
+        self.cache.run_blocking(move |cache| cache.document(&key, limit)).await
+    }
+
+    async fn read_latest(&self, store: &dyn Storage, key: &str, limit: u64) -> Result<Option<StoredObject>> {
+        let known = self.seen(key, limit).await;
+        let known = known.and_then(|known| Some((serde_json::from_str::<Version>(&known.state).ok()?, known.bytes?)));
+        let known = known.filter(|(version, _)| version.e_tag.is_some());
+        let mode = known.as_ref().map_or(ReadMode::Latest, |(version, _)| ReadMode::IfChanged(version));
+        match store.read(key, limit, mode).await {
+            Ok(Some(object)) => {
+                let state = serde_json::to_string(&object.version).unwrap_or_default();
+                self.record(key, CachedDocument { state, bytes: Some(object.bytes.clone()) }).await;
+                Ok(Some(object))
+            }
+            Ok(None) => Ok(known.map(|(version, bytes)| StoredObject { version, ..bytes.into() })),
+            Err(error) => {
+                if error.kind() == ErrorKind::NotFound {
+                    self.record(key, CachedDocument { state: String::new(), bytes: None }).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Reads document `key` as it was last seen.
+    async fn read_offline(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>> {
+        let known = self.seen(key, limit).await.ok_or_else(|| self.missing(key))?;
+        let absent = || Error::new(ErrorKind::NotFound, format!("{key}: was not there when the store was asked last"));
+        let bytes = known.bytes.ok_or_else(absent)?;
+        if bytes.len() as u64 > limit {
+            return Err(too_large(key, bytes.len() as u64, limit));
+        }
+        let version = serde_json::from_str(&known.state).unwrap_or_default();
+        let is_unchanged = matches!(mode, ReadMode::IfChanged(seen) if *seen == version);
+        Ok((!is_unchanged).then(|| StoredObject { version, ..bytes.into() }))
+    }
+
+    fn missing(&self, what: &str) -> Error {
+        let place = self.cache.directory().display();
+        Error::new(
+            ErrorKind::Offline,
+            format!("{what}: not in the cache {place}, and --offline forbids asking the store: mount without it"),
+        )
+    }
+
+    /// Returns the store, if it may be written to.
+    fn writable(&self) -> Result<&dyn Storage> {
+        self.store.as_deref().ok_or_else(|| {
+            let location = &self.capabilities.location;
+            Error::new(ErrorKind::ReadOnly, format!("{location}: nothing can be written offline"))
+        })
+    }
+
+    async fn discard(&self, key: &str) {
+        // An entry that is still being added would appear after the removal.
+        self.cache.flush().await;
+        let key = key.to_owned();
+        let forgotten = self.cache.run_blocking(move |cache| {
+            cache.forget(&key);
+            Some(())
+        });
+        let _ = forgotten.await;
+    }
+}
+
+fn listing(prefix: &str) -> String {
+    format!("listing {prefix}")
+}
+
+#[async_trait]
+impl Storage for CachedStorage {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>> {
+        match (mode, self.store.as_deref()) {
+            (ReadMode::Immutable, store) => {
+                let name = Name::whole(key);
+                if let Some(bytes) = self.cache.run_blocking(move |cache| cache.get(&name, limit)).await {
+                    return Ok(Some(bytes.into()));
+                }
+                let found = store.ok_or_else(|| self.missing(key))?.read(key, limit, mode).await?;
+                if let Some(object) = &found {
+                    self.cache.put_in_background(Name::whole(key), object.bytes.clone(), ());
+                }
+                Ok(found)
+            }
+            (ReadMode::Latest, Some(store)) => self.read_latest(store, key, limit).await,
+            (_, Some(store)) => store.read(key, limit, mode).await,
+            (ReadMode::Range(offset), None) => Err(self.missing(&format!("{key}, {limit} bytes at {offset}"))),
+            (_, None) => self.read_offline(key, limit, mode).await,
+        }
+    }
+
+    async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
+        // Documents will be read whole; the end of each chunk in an object is unknown here.
+        let document = match &content {
+            Content::New(bytes) if !key.starts_with(BULK) => Some(bytes.clone()),
+            _ => None,
+        };
+        self.writable()?.store(key, content).await?;
+        if let Some(bytes) = document {
+            self.cache.put_in_background(Name::whole(key), bytes, ());
+        }
+        Ok(())
+    }
+
+    async fn sync(&self, folders: &[&str]) -> Result<()> {
+        match &self.store {
+            Some(store) => store.sync(folders).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn walk(&self, prefix: &str, mode: ListMode, visit: Visitor<'_>) -> Result<()> {
+        let objects = match &self.store {
+            Some(store) if mode == ListMode::Streamed => return store.walk(prefix, mode, visit).await,
+            Some(store) => {
+                let objects = store.list(prefix).await?;
+                if let Ok(bytes) = serde_json::to_vec(&objects) {
+                    let listed = CachedDocument { state: String::new(), bytes: Some(bytes.into()) };
+                    self.record(&listing(prefix), listed).await;
+                }
+                objects
+            }
+            None => {
+                let known = self.seen(&listing(prefix), MAX_LISTING).await.and_then(|known| known.bytes);
+                let listed: Option<Vec<ObjectInfo>> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+                listed.ok_or_else(|| self.missing(&format!("the listing of `{prefix}`")))?
+            }
+        };
+        let _ = objects.into_iter().try_for_each(visit);
+        Ok(())
+    }
+
+    async fn remove(&self, removal: Removal<'_>) -> Result<()> {
+        let store = match removal {
+            Removal::Cached(_) if self.store.is_none() => return Ok(()),
+            _ => self.writable()?,
+        };
+        // Cached copies are removed first: they must not outlive the objects.
+        match removal {
+            Removal::Objects(keys) => {
+                for key in keys.iter().filter(|key| !key.starts_with(BULK)) {
+                    self.discard(key).await;
+                }
+            }
+            Removal::Unchanged { key, .. } | Removal::Cached(key) => self.discard(key).await,
+        }
+        store.remove(removal).await
+    }
+
+    async fn locate(&self, key: &str) -> Result<Option<ObjectSource>> {
+        match &self.store {
+            Some(store) => store.locate(key).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn check_conditions(&self, key: &str, limit: u64) -> Result<()> {
+        match &self.store {
+            Some(store) => store.check_conditions(key, limit).await,
+            None => Ok(()),
+        }
+    }
+}

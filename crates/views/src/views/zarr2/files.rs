@@ -1,0 +1,93 @@
+//! Inode numbers and names of documents.
+
+use icechunkfs_tree::tree::nodes::NodeIndex;
+
+/// First inode number of documents: above those of all places and of files that have become other inodes, below those of reports.
+const FIRST_INODE: u64 = 1 << 62;
+/// Numbers of each node.
+const PER_NODE: u64 = 4;
+/// First offset of documents in a directory: after all nodes, before all chunks.
+const FIRST_OFFSET: u64 = 1 << 60;
+
+/// Kind of a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DocumentKind {
+    /// `.zgroup`.
+    Group,
+    /// `.zarray`.
+    Array,
+    /// `.zattrs`.
+    Attributes,
+    /// `.zmetadata`: all documents of the hierarchy.
+    Consolidated,
+}
+
+use DocumentKind::{Array, Attributes, Consolidated, Group};
+
+/// Document of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DocumentFile {
+    /// Node.
+    pub(super) node: NodeIndex,
+    /// Kind.
+    pub(super) kind: DocumentKind,
+}
+
+/// All kinds, by their numbers.
+const KINDS: [DocumentKind; PER_NODE as usize] = [Group, Array, Attributes, Consolidated];
+
+impl DocumentKind {
+    /// Returns the file name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Group => ".zgroup",
+            Array => ".zarray",
+            Attributes => ".zattrs",
+            Consolidated => ".zmetadata",
+        }
+    }
+
+    /// Returns the kind with a file name.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        KINDS.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Returns the offset in a directory from which the listing continues after the document.
+    pub(super) fn offset(self) -> u64 {
+        FIRST_OFFSET + self as u64
+    }
+}
+
+impl DocumentFile {
+    /// Returns the inode number.
+    pub(super) fn inode(self) -> u64 {
+        FIRST_INODE + u64::from(self.node) * PER_NODE + self.kind as u64
+    }
+
+    /// Returns the document with an inode number.
+    pub(super) fn from_inode(inode: u64) -> Option<Self> {
+        let number = inode.checked_sub(FIRST_INODE)?;
+        let kind = *KINDS.get((number % PER_NODE) as usize)?;
+        Some(DocumentFile { node: NodeIndex::try_from(number / PER_NODE).ok()?, kind })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_documents_are_inverse() {
+        for node in [0, 1, NodeIndex::MAX] {
+            for kind in KINDS {
+                let file = DocumentFile { node, kind };
+                assert_eq!(DocumentFile::from_inode(file.inode()), Some(file));
+                assert!(file.inode() < 1 << 63);
+                assert_eq!(DocumentKind::from_name(kind.name()), Some(kind));
+            }
+        }
+        for other in [0, 1, 1 << 61, FIRST_INODE - 1, FIRST_INODE + (PER_NODE << 32), (1 << 63) - 1, u64::MAX] {
+            assert_eq!(DocumentFile::from_inode(other), None);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Result of a commit, as commands and control files show it.
+
+use serde::Serialize;
+
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_repo::commit::warnings::Warning;
+
+/// Result of a commit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Committed {
+    /// ID of the new snapshot; none if there was nothing to commit.
+    pub snapshot: Option<ObjectId>,
+    /// Concurrent commits that the commit was rebased over, oldest first.
+    pub rebased_over: Vec<ObjectId>,
+    /// Nodes created, deleted, changed and moved.
+    pub nodes: usize,
+    /// Chunks written and deleted.
+    pub chunks: usize,
+    /// Paths of untracked files, which the commit does not contain.
+    pub untracked: Vec<String>,
+    /// Nodes whose parent directory has no `zarr.json`: for Zarr they are members of no group.
+    pub ungrouped: Vec<String>,
+    /// Arrays that some programs cannot read as they are stored.
+    pub warnings: Vec<Warning>,
+}
+
+impl std::fmt::Display for Committed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.snapshot {
+            Some(id) => write!(f, "committed snapshot {id}: {} nodes, {} chunks", self.nodes, self.chunks)?,
+            None => f.write_str("nothing to commit")?,
+        }
+        if !self.rebased_over.is_empty() {
+            write!(f, "; rebased onto {} concurrent commits", self.rebased_over.len())?;
+        }
+        match self.untracked.len() {
+            0 => {}
+            1 => f.write_str("; 1 untracked file was not committed (status names it)")?,
+            count => write!(f, "; {count} untracked files were not committed (status lists them)")?,
+        }
+        match self.ungrouped.as_slice() {
+            [] => {}
+            [path] => {
+                write!(f, "; warning: {path} is in a directory without zarr.json, so that it belongs to no group")?;
+            }
+            [path, rest @ ..] => write!(
+                f,
+                "; warning: {path} and {} more are in directories without zarr.json, so that they belong to no group",
+                rest.len()
+            )?,
+        }
+        match self.warnings.as_slice() {
+            [] => Ok(()),
+            [one] => write!(f, "; warning: {one}"),
+            [first, rest @ ..] => write!(f, "; warning: {first}; and {} more", rest.len()),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Operations on a whole working tree: commit, refresh, discard, status and diff.
+//!
+//! [`changes`] detects the change set, the engine ([`icechunkfs_repo::commit`]) commits it, and [`rebase`] puts the tree on the new
+//! snapshot. One commit, refresh or discard runs at a time; requests that change the tree wait for it, reads do not.
+
+pub mod changes;
+mod commit;
+mod committed;
+mod diff;
+mod discarded;
+mod eager_upload;
+mod hook;
+mod identity;
+mod invalidation;
+pub mod paths;
+mod rebase;
+mod recovery;
+mod refresh;
+pub mod request;
+mod restore;
+pub mod status;
+
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use self::changes::nodes::detect_changes;
+use self::changes::{DetectedChanges, NewIds};
+pub use self::commit::CommitOptions;
+pub use self::committed::Committed;
+pub use self::eager_upload::UploadMode;
+use self::hook::Hook;
+pub use self::invalidation::{Invalidator, announce_head, invalidate_all};
+pub use self::recovery::{RecoveryOptions, open};
+use crate::overlay::frozen::Frozen;
+use crate::overlay::{Ino, WorkingTree};
+use icechunkfs_base::blocking::blocking;
+use icechunkfs_base::error::Result;
+use icechunkfs_base::memory::Metered;
+use icechunkfs_base::metrics;
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_repo::commit::conflicts::Conflict;
+use icechunkfs_repo::commit::engine::Engine;
+use icechunkfs_repo::commit::progress::{CommitProgress, CommitState};
+use icechunkfs_repo::reader::Reader;
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_store::storage::Storage;
+use icechunkfs_tree::mount_facts::{MountFacts, MountInfo, log_text};
+
+/// Working tree of a mount, with the repository that it is committed to.
+pub struct Session {
+    working: Arc<WorkingTree>,
+    storage: Arc<dyn Storage>,
+    reader: Arc<Reader>,
+    engine: Engine,
+    facts: Arc<MountFacts>,
+    /// Receiver of invalidations; set once the mount is up.
+    kernel: OnceLock<Arc<dyn Invalidator>>,
+    /// Base that programs were told of last; none before the mount is up.
+    announced: Mutex<Option<ObjectId>>,
+    /// Command that runs after each commit.
+    hook: OnceLock<Hook>,
+    /// Held by one commit, discard or refresh at a time.
+    turn: tokio::sync::Mutex<()>,
+    progress: Mutex<Arc<CommitProgress>>,
+    conflicts: Mutex<Vec<Conflict>>,
+    new_ids: NewIds,
+    /// Directory that the mount shows, once an operation has looked for it; none if there was none.
+    shown_inode: OnceLock<Option<Ino>>,
+    /// Task of the eager upload.
+    uploading: OnceLock<tokio::task::AbortHandle>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("working", &self.working).finish_non_exhaustive()
+    }
+}
+
+/// Turn of an operation that may move the tree. At its end files can be opened, even if it failed.
+struct Turn<'a> {
+    working: &'a WorkingTree,
+    _lock: tokio::sync::MutexGuard<'a, ()>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.working.admit_opens();
+        self.working.settle();
+    }
+}
+
+impl Session {
+    /// Creates a session of `working`, which `engine` commits to the repository in `storage`; `reader` reads that repository.
+    pub fn new(
+        working: Arc<WorkingTree>,
+        storage: Arc<dyn Storage>,
+        reader: Arc<Reader>,
+        engine: Engine,
+        facts: Arc<MountFacts>,
+    ) -> Self {
+        Session {
+            working,
+            storage,
+            reader,
+            engine,
+            facts,
+            kernel: OnceLock::new(),
+            announced: Mutex::default(),
+            hook: OnceLock::new(),
+            turn: tokio::sync::Mutex::new(()),
+            progress: Mutex::default(),
+            conflicts: Mutex::default(),
+            new_ids: NewIds::default(),
+            shown_inode: OnceLock::new(),
+            uploading: OnceLock::new(),
+        }
+    }
+
+    /// Returns the text of `.icechunk/stats`.
+    pub async fn stats(&self) -> Result<String> {
+        let (working, reader) = (Arc::clone(&self.working), Arc::clone(&self.reader));
+        blocking(move || Ok(metrics::render(&[reader.gauges().metrics(), working.gauges()].concat()))).await
+    }
+
+    /// Returns the constant facts about the mount.
+    pub fn facts(&self) -> &Arc<MountFacts> {
+        &self.facts
+    }
+
+    /// Returns the working tree.
+    pub fn working(&self) -> &Arc<WorkingTree> {
+        &self.working
+    }
+
+    /// Sets the receiver of invalidations for changes that did not come through the kernel.
+    pub fn attach(&self, kernel: Arc<dyn Invalidator>) {
+        // The first value stays: there is one mount.
+        let _ = self.kernel.set(kernel);
+        *self.announced.lock() = Some(self.working.base().id());
+    }
+
+    /// Runs `command` after each commit from now on. Needs a runtime.
+    pub fn run_on_commit(&self, command: String) {
+        // The first one stays: there is one option.
+        let _ = self.hook.set(Hook::new(command, Arc::clone(&self.facts)));
+    }
+
+    /// Waits for the operations before this one.
+    async fn take_turn(&self) -> Turn<'_> {
+        Turn { _lock: self.turn.lock().await, working: &self.working }
+    }
+
+    async fn repository(&self) -> Result<Repository> {
+        Repository::open(Arc::clone(&self.storage)).await
+    }
+
+    /// Freezes the working tree and detects the changes that it would commit now.
+    async fn detect_changes(&self) -> Result<(Frozen, DetectedChanges)> {
+        let frozen = self.working.freeze();
+        let detected = detect_changes(self.working.base(), &*self.working, &frozen, &self.new_ids).await?;
+        Ok((frozen, detected))
+    }
+
+    /// Returns the commits that led to the base as text, newest first.
+    pub async fn log(&self) -> Result<Metered<String>> {
+        let repository = self.repository().await?;
+        log_text(&repository, self.working.base().id(), usize::MAX).await
+    }
+
+    /// Returns the facts about this mount.
+    pub fn info(&self) -> MountInfo {
+        self.facts.info(self.working.base().id())
+    }
+
+    /// Returns the branch, and the snapshot that is the base.
+    pub fn head(&self) -> String {
+        self.facts.head(self.working.base().id())
+    }
+
+    /// Returns the progress of a running commit.
+    pub fn progress(&self) -> CommitState {
+        self.progress.lock().now()
+    }
+
+    /// Returns the conflicts of the last commit or refresh as text.
+    pub fn conflicts_text(&self) -> String {
+        let conflicts = self.conflicts.lock();
+        if conflicts.is_empty() {
+            return "no conflicts\n".to_owned();
+        }
+        conflicts.iter().map(|conflict| format!("{conflict}\n")).collect()
+    }
+}

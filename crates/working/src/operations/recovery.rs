@@ -1,0 +1,252 @@
+//! Recovery of a working tree from the scratch directory that the last mount left.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tracing::{info, warn};
+
+use super::changes::NewIds;
+use super::changes::nodes::detect_changes;
+use super::identity;
+use super::invalidation::base_invalidations;
+use super::rebase::{self, Rebased};
+use crate::overlay::invalidation::Invalidation;
+use crate::overlay::rebase::Others;
+use crate::overlay::replace::TreeGuard;
+use crate::overlay::{Recovered, WorkingTree};
+use crate::scratch::directory::ScratchDirectory;
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_format::format::snapshot::Snapshot;
+use icechunkfs_repo::commit::rebase::commits_since;
+use icechunkfs_repo::reader::Reader;
+use icechunkfs_repo::repo::refs::RefSpec;
+use icechunkfs_repo::repo::{MAX_SNAPSHOT, Repository};
+use icechunkfs_tree::tree::Tree;
+use icechunkfs_tree::tree::nodes::NodeTable;
+use icechunkfs_tree::tree::numbering::Numbering;
+
+/// Options for opening a working tree.
+#[derive(Clone, Debug)]
+pub struct RecoveryOptions<'a> {
+    /// Branch.
+    pub branch: &'a str,
+    /// Scratch directory.
+    pub scratch: &'a Path,
+    /// Mountpoint.
+    pub mountpoint: &'a Path,
+    /// Directory of the repository, if it is local.
+    pub local: Option<&'a Path>,
+    /// True if uncommitted changes are discarded.
+    pub discard: bool,
+    /// Most memory that the snapshot may take, in bytes.
+    pub limit: u64,
+}
+
+/// Opens the working tree of a branch on the base that its scratch directory records, or else on the tip.
+///
+/// `reader` creates the reader once the snapshot is known. Returns, besides, a message for the user about uncommitted work.
+pub async fn open(
+    repository: &Repository,
+    opening: &RecoveryOptions<'_>,
+    reader: impl FnOnce(u64) -> Result<Reader>,
+) -> Result<(Arc<WorkingTree>, Arc<Reader>, Option<String>)> {
+    let scratch = ScratchDirectory::open(opening.scratch, opening.mountpoint, opening.local)?;
+    let origin = identity::origin_of(repository, opening.branch).await?;
+    let recovered = if opening.discard { Recovered::empty() } else { Recovered::read(&scratch, &origin)? };
+    let mut moved = None;
+    let mut is_of_other = false;
+    if let Some(recorded) = &recovered.origin {
+        match identity::compare(repository, recorded, &origin, scratch.path()).await {
+            // A scratch directory of another repository, without any work, concerns nobody.
+            Err(error) if error.kind() == ErrorKind::InvalidInput && !recovered.has_work => is_of_other = true,
+            compared => moved = compared?,
+        }
+    }
+    let recovered = if is_of_other { Recovered::empty() } else { recovered };
+    let (recovered, loaded) = load_base(repository, opening, recovered).await?;
+    let publishing = recovered.publishing;
+    let mut numbering = Numbering::default();
+    let snapshot = Arc::new(loaded);
+    let table = NodeTable::build_below(&snapshot, &mut numbering, "")?;
+    let reader = reader(snapshot.size() as u64 + table.size())?;
+    let reader = Arc::new(reader.with_virtuals(repository.virtuals().await));
+    let tree = Arc::new(Tree::new(Arc::clone(&snapshot), table, Arc::clone(&reader)));
+    let working = Arc::new(WorkingTree::open(tree, numbering, scratch, origin, recovered)?);
+    working.begin_upkeep();
+    if let Some(publishing) = publishing {
+        let guard = working.quiesce().await;
+        let finished = finish(repository, &working, &reader, &guard, publishing).await;
+        if finished.context(|| "a commit that was interrupted")?.is_none() {
+            info!("a commit was interrupted before it was visible: its changes are still here");
+            working.set_may_land();
+        }
+    }
+    let message = resume(repository, &working, &reader).await?;
+    // No kernel has anything to drop yet.
+    working.admit_opens();
+    if let Some(moved) = &moved {
+        info!("{moved}");
+    }
+    let message = message.map(|message| moved.map_or(message.clone(), |moved| format!("{message}; {moved}")));
+    let message = [working.salvaged(), message].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
+    Ok((working, reader, message))
+}
+
+/// Loads the snapshot that `recovered` is based on, or else the tip. Without work to resume, a base that was removed is given up.
+async fn load_base(
+    repository: &Repository,
+    opening: &RecoveryOptions<'_>,
+    recovered: Recovered,
+) -> Result<(Recovered, Snapshot)> {
+    // Other failures may pass.
+    let is_unreadable = |error: &Error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt);
+    if let Some(base) = recovered.base {
+        match repository.snapshot(base, opening.limit).await {
+            Err(error) if is_unreadable(&error) && !recovered.has_work => {
+                info!(
+                    "the snapshot that was last mounted is gone, and nothing waits for a commit: the branch is mounted as it is now"
+                );
+            }
+            Err(error) => {
+                let place = opening.scratch.display();
+                return Err(
+                    error.context(format!("the changes in {place} are based on a snapshot that cannot be read"))
+                );
+            }
+            Ok(snapshot) => return Ok((recovered, snapshot)),
+        }
+    }
+    let tip = repository.resolve(&RefSpec::Branch(opening.branch.to_owned())).await?;
+    let snapshot = repository.snapshot(tip, opening.limit).await;
+    let recovered = if recovered.base.is_some() { Recovered::empty() } else { recovered };
+    Ok((recovered, snapshot.context(|| repository.storage().location().to_owned())?))
+}
+
+/// Returns the tree of snapshot `id`, for `working` to be put on.
+pub(super) async fn tree_at(
+    repository: &Repository,
+    working: &WorkingTree,
+    reader: &Arc<Reader>,
+    id: ObjectId,
+) -> Result<Arc<Tree>> {
+    let snapshot = Arc::new(repository.snapshot(id, MAX_SNAPSHOT).await?);
+    working.tree_of(snapshot, Arc::clone(reader))
+}
+
+/// Finishes a commit that was interrupted around its publication as `id`: if the branch has it, rebases the tree onto it;
+/// and returns what the kernel must forget; otherwise returns none. Nothing may have changed the tree since.
+pub(super) async fn finish(
+    repository: &Repository,
+    working: &WorkingTree,
+    reader: &Arc<Reader>,
+    guard: &TreeGuard<'_>,
+    id: ObjectId,
+) -> Result<Option<Vec<Invalidation>>> {
+    let branch = RefSpec::Branch(working.origin().branch.clone());
+    let history = match repository.resolve(&branch).await {
+        Ok(tip) => repository.ancestors(tip, usize::MAX).await?,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Some(at) = history.iter().position(|commit| commit.id == id) else { return Ok(None) };
+    let base = working.base();
+    let below = history.iter().skip(at + 1).map(|commit| commit.id);
+    let remote_commits: Vec<ObjectId> = below.take_while(|commit| *commit != base.id()).collect();
+    let frozen = working.freeze();
+    let detected = detect_changes(working.base(), working, &frozen, &NewIds::default()).await?;
+    working.preserve(guard, &detected.untracked_entries(), &detected.foreign_places()).await?;
+    let tree = tree_at(repository, working, reader, id).await?;
+    // Nothing records which conflicts with the commits between were resolved, and how.
+    let given_up = detected.data_files();
+    let others = if remote_commits.is_empty() { Others::Absent } else { Others::Merged { given_up: &given_up } };
+    let changes = (&detected, others);
+    let moved = &detected.changes.moved;
+    let mut invalidations = base_invalidations(repository, (&base.tree, &tree), &remote_commits, moved).await;
+    invalidations.extend(rebase::follow_commit(working, guard, &tree, changes, &NewIds::default()).await?);
+    working.clear_publishing();
+    info!("a commit was interrupted after it was visible: it is snapshot {id}");
+    Ok(Some(invalidations))
+}
+
+/// Returns the commit of this mount that is on the branch although it was given up and the tree has changed since.
+pub(super) async fn find_landed(
+    repository: &Repository,
+    working: &WorkingTree,
+    base: ObjectId,
+) -> Result<Option<ObjectId>> {
+    let unpublished = working.unpublished();
+    if unpublished.is_empty() {
+        return Ok(None);
+    }
+    let commits = commits_since(repository, &working.origin().branch, base).await?;
+    Ok(commits.iter().map(|commit| commit.id).find(|id| unpublished.contains(id)))
+}
+
+pub(super) fn landed_message(landed: ObjectId) -> String {
+    format!(
+        "commit {landed} of this mount is on the branch, though its publication seemed to have failed: the mount was \
+         changed since. Commit those changes first"
+    )
+}
+
+/// Rebases a tree without changes onto the tip; returns a message about uncommitted changes or obstacles.
+async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Reader>) -> Result<Option<String>> {
+    let frozen = working.freeze();
+    let detected = detect_changes(working.base(), working, &frozen, &NewIds::default()).await?;
+    let base = working.base().id();
+    let branch = &working.origin().branch;
+    let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
+    match find_landed(repository, working, base).await {
+        Ok(None) => {}
+        Ok(Some(landed)) => return Ok(Some(warning(landed_message(landed)))),
+        // To go on as if it had not landed could show changes again that were discarded since.
+        Err(error) => {
+            return Ok(Some(warning(format!(
+                "whether a commit of this mount has reached the branch cannot be found out: {error}. The mount stays on snapshot {base}; refresh it later"
+            ))));
+        }
+    }
+    if detected.changes.is_empty() && detected.violations.is_empty() {
+        let tip = tip?;
+        if tip != base {
+            let guard = working.quiesce().await;
+            working.preserve(&guard, &detected.untracked_entries(), &detected.foreign_places()).await?;
+            let tree = tree_at(repository, working, reader, tip).await?;
+            // No commit depends on this: remote changes must not keep a mount from starting.
+            match rebase::rebase_uncommitted(working, &guard, &tree, &detected, &NewIds::default()).await {
+                Ok(Rebased::Done(_)) => {}
+                Ok(Rebased::Collisions(collisions)) => {
+                    let path = collisions.first().map(|collision| collision.path.as_str()).unwrap_or_default();
+                    return Ok(Some(warning(format!(
+                        "{path} is untracked here, and a remote commit has that name: the mount stays on \
+                         snapshot {base} until that is moved away and the mount refreshed"
+                    ))));
+                }
+                Err(error) if error.kind() == ErrorKind::Stale => {
+                    return Ok(Some(warning(format!("the mount stays on snapshot {base}: {error}"))));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        return Ok(None);
+    }
+    let (nodes, chunks) = (detected.changes.node_count(), detected.changes.chunk_count());
+    let moved = match tip {
+        Ok(tip) if tip == base => "",
+        Ok(tip) if matches!(repository.is_ancestor(base, tip).await, Ok(false)) => "; the branch was reset since",
+        Ok(_) => "; the branch has moved on since",
+        Err(_) => "; the branch is gone",
+    };
+    Ok(Some(warning(format!(
+        "resuming uncommitted work: {nodes} nodes and {chunks} chunks changed, {} bytes, based on snapshot {base}{moved}, in {}",
+        detected.bytes,
+        working.scratch().path().display()
+    ))))
+}
+
+/// Logs a message about uncommitted work, and returns it for the user.
+fn warning(message: String) -> String {
+    warn!("{message}");
+    message
+}

@@ -1,0 +1,145 @@
+//! Discard of uncommitted changes, and refresh: rebase onto the tip of the branch.
+
+use std::sync::Arc;
+
+use super::Session;
+use super::commit::refuse_open;
+use super::invalidation::base_invalidations;
+use super::paths::{is_known, lost_root_message};
+use super::rebase::{self, Rebased};
+use super::recovery::{find_landed, landed_message};
+use crate::overlay::Base;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::printable;
+use icechunkfs_repo::commit::conflicts::Conflict;
+use icechunkfs_repo::compare::scope::is_below;
+use icechunkfs_repo::repo::Repository;
+
+impl Session {
+    /// Discards the uncommitted changes at and below `path`, or all of them, whatever the mount shows, if it is empty. Untracked files
+    /// stay.
+    ///
+    /// Errors: [`ErrorKind::NotFound`] if neither the snapshot nor a change has the path, [`ErrorKind::InvalidInput`] if the mount does not
+    /// show it.
+    pub async fn discard(&self, path: &str) -> Result<String> {
+        let _turn = self.take_turn().await;
+        self.resolve_pending().await?;
+        let is_all = path.is_empty();
+        let path = if is_all { "/".to_owned() } else { self.repository_path(path).await? };
+        let invalidations = {
+            let guard = self.working.quiesce().await;
+            self.wait_for_closes().await;
+            let (frozen, detected) = self.detect_changes().await?;
+            if !is_all {
+                if !is_known(&frozen, &self.working.base().tree, &path).await? {
+                    let path = printable::line(&path);
+                    return Err(Error::new(
+                        ErrorKind::NotFound,
+                        format!(
+                            "{path}: no such name, neither now nor in the snapshot: `status` shows what can be discarded"
+                        ),
+                    ));
+                }
+                self.shown_part().check_moves(&detected, &path)?;
+            }
+            if let Some(open) = frozen.open_for_writing.iter().find(|other| is_below(other, &path)) {
+                return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
+            }
+            self.working.preserve(&guard, &detected.untracked_entries(), &[]).await?;
+            let invalidations = rebase::discard(&self.working, &guard, &path, &detected, &self.new_ids).await?;
+            self.new_ids.lock().clear();
+            self.working.forget_uploads();
+            invalidations
+        };
+        self.invalidate(invalidations).await?;
+        Ok(self.warn_if_unflushed(format!("discarded changes below {}", printable::line(&path))))
+    }
+
+    /// Rebases the tree onto the tip of the branch; uncommitted changes stay.
+    ///
+    /// Fails with [`ErrorKind::Stale`] if remote changes conflict with them.
+    pub async fn refresh(&self) -> Result<String> {
+        let _turn = self.take_turn().await;
+        self.resolve_pending().await?;
+        let (report, invalidations) = {
+            let guard = self.working.quiesce().await;
+            self.wait_for_closes().await;
+            let (frozen, detected) = self.detect_changes().await?;
+            // A half-written chunk would mix the bytes of two bases.
+            refuse_open(&frozen)?;
+            let base = self.working.base();
+            let branch = self.working.origin().branch.clone();
+            let repository = self.repository().await?;
+            self.refuse_landed(&repository, &base).await?;
+            let compared = self.engine.check(base.tree.snapshot(), &branch, &detected.changes).await?;
+            let Some(compared) = compared else {
+                return Ok(format!("{branch} has no newer commit than {}", base.id()));
+            };
+            if !compared.conflicts.is_empty() {
+                let count = compared.conflicts.len();
+                *self.conflicts.lock() = compared.conflicts;
+                return Err(Error::new(
+                    ErrorKind::Stale,
+                    format!(
+                        "concurrent commits changed the same things ({count} conflicts, in .icechunk/conflicts); nothing was changed"
+                    ),
+                ));
+            }
+            let detected =
+                match self.working.preserve(&guard, &detected.untracked_entries(), &detected.foreign_places()).await? {
+                    true => self.detect_changes().await?.1,
+                    false => detected,
+                };
+            let tree = self.working.tree_of(compared.tip, Arc::clone(&self.reader))?;
+            let mut invalidations = base_invalidations(&repository, (&base.tree, &tree), &compared.commits, &[]).await;
+            match rebase::rebase_uncommitted(&self.working, &guard, &tree, &detected, &self.new_ids).await? {
+                Rebased::Done(more) => invalidations.extend(more),
+                Rebased::Collisions(collisions) => {
+                    let conflicts = rebase::as_conflicts(collisions, tree.snapshot());
+                    let message = untracked_in_the_way(&conflicts);
+                    *self.conflicts.lock() = conflicts;
+                    return Err(Error::new(ErrorKind::Stale, message));
+                }
+            }
+            self.conflicts.lock().clear();
+            let report = format!("moved over {} commits to {}", compared.commits.len(), tree.snapshot().id());
+            (report, invalidations)
+        };
+        self.invalidate(invalidations).await?;
+        let report = self.warn_if_unflushed(report);
+        Ok(match self.lost_root().await? {
+            Some(root) => format!("{report}; warning: {}", lost_root_message(&root)),
+            None => report,
+        })
+    }
+
+    /// Adds a warning to the report of an operation that has moved the tree, if the new journal could not be flushed. It is no failure: the mount
+    /// and the next one show the new state, and after a power cut both journals have all of their bytes.
+    pub(super) fn warn_if_unflushed(&self, report: String) -> String {
+        if !self.working.is_unflushed() {
+            return report;
+        }
+        let report = report.trim_end();
+        format!(
+            "{report}; warning: the scratch directory could not be flushed, and a power cut may undo this: check its disk"
+        )
+    }
+
+    /// Fails if a commit of this mount that seemed to fail is on the branch after all: it contains part of the changes, and only
+    /// the next commit can separate them.
+    async fn refuse_landed(&self, repository: &Repository, base: &Base) -> Result<()> {
+        match find_landed(repository, &self.working, base.id()).await? {
+            None => Ok(()),
+            Some(landed) => Err(Error::new(ErrorKind::Stale, format!("{}, then refresh", landed_message(landed)))),
+        }
+    }
+}
+
+fn untracked_in_the_way(conflicts: &[Conflict]) -> String {
+    let named: Vec<&str> = conflicts.iter().map(|conflict| conflict.path.as_str()).take(5).collect();
+    format!(
+        "untracked names that remote commits have ({}: {}): move them away, then refresh; nothing was changed",
+        conflicts.len(),
+        named.join(", ")
+    )
+}

@@ -1,0 +1,273 @@
+//! Status of the working tree: its uncommitted changes, counted.
+
+use serde::{Deserialize, Serialize};
+
+use super::Session;
+use super::changes::Violation;
+use super::paths::lost_root_message;
+use super::recovery::find_landed;
+use icechunkfs_base::error::{ErrorKind, Result};
+use icechunkfs_base::printable;
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_repo::commit::membership::ungrouped_by;
+use icechunkfs_repo::commit::warnings::Warning;
+use icechunkfs_repo::repo::refs::RefSpec;
+
+/// Paths of one kind that the text lists; the rest is counted.
+const LISTED: usize = 20;
+
+/// Uncommitted changes, and the state of the branch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// Location of the repository.
+    pub repository: String,
+    /// Branch.
+    pub branch: String,
+    /// Snapshot that the working tree is based on.
+    pub base: ObjectId,
+    /// Tip of the branch, if it could be read.
+    pub tip: Option<ObjectId>,
+    /// True if the branch tip is not the base.
+    pub branch_moved: bool,
+    /// True if the base is no longer in the branch's history: the changes cannot be committed to the branch.
+    pub branch_reset: bool,
+    /// True if the branch no longer exists.
+    pub branch_gone: bool,
+    /// Reason that the branch could not be read: a damaged repository, or a store that does not answer.
+    #[serde(default)]
+    pub branch_unreadable: Option<String>,
+    /// Path of the mount's root (`--root`) if other commits moved, deleted or made it anew: the mount does not show what is there now.
+    #[serde(default)]
+    pub lost_root: Option<String>,
+    /// True if there is nothing to commit.
+    pub clean: bool,
+    /// Paths of new nodes.
+    pub added: Vec<String>,
+    /// Paths of nodes with a changed `zarr.json`.
+    pub changed: Vec<String>,
+    /// Paths of deleted nodes.
+    pub deleted: Vec<String>,
+    /// Nodes that were moved.
+    pub moved: Vec<Moved>,
+    /// Arrays with changed chunks.
+    pub arrays: Vec<ArrayStatus>,
+    /// Chunks written, over all arrays.
+    pub chunks_written: usize,
+    /// Chunks deleted, over all arrays.
+    pub chunks_deleted: usize,
+    /// Bytes of new chunks and documents.
+    pub bytes: u64,
+    /// Chunks that are uploaded already: the commit only names them.
+    pub uploaded_chunks: usize,
+    /// Bytes of the uploaded chunks.
+    pub uploaded_bytes: u64,
+    /// Files open for writing, for which a commit is refused.
+    pub open_for_writing: Vec<String>,
+    /// Untracked files.
+    pub untracked: Vec<UntrackedFile>,
+    /// Nodes created or moved here whose parent directory has no `zarr.json`: for Zarr they are members of no group.
+    pub ungrouped: Vec<String>,
+    /// Arrays that some programs cannot read as they are stored.
+    #[serde(default)]
+    pub warnings: Vec<Warning>,
+    /// Commit of this mount that seemed to fail but is on the branch: the next one follows it.
+    pub landed: Option<ObjectId>,
+    /// Violations, for which a commit is refused.
+    #[serde(rename = "faults")]
+    pub violations: Vec<Violation>,
+    /// Scratch directory that holds the changes.
+    pub scratch: String,
+}
+
+/// File that a commit leaves out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UntrackedFile {
+    /// Path of the file.
+    pub path: String,
+}
+
+/// Move of a node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Moved {
+    /// Path before the move.
+    pub from: String,
+    /// Path now.
+    pub to: String,
+}
+
+/// Changed chunks of one array.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ArrayStatus {
+    /// Path of the array.
+    pub path: String,
+    /// Chunks written, copies of other chunks included.
+    pub written: usize,
+    /// Chunks deleted.
+    pub deleted: usize,
+}
+
+impl Session {
+    /// Returns the status of the working tree and of the branch.
+    pub async fn status(&self) -> Result<Status> {
+        let mut status = self.local_status().await?;
+        // An unreadable branch must not hide the local changes.
+        if let Err(error) = self.add_branch(&mut status).await {
+            status.branch_unreadable = Some(error.to_string());
+        }
+        Ok(status)
+    }
+
+    /// Adds the state of the branch to `status`.
+    async fn add_branch(&self, status: &mut Status) -> Result<()> {
+        let repository = self.repository().await?;
+        let tip = match repository.resolve(&RefSpec::Branch(status.branch.clone())).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                status.branch_gone = true;
+                return Ok(());
+            }
+            tip => tip?,
+        };
+        status.tip = Some(tip);
+        status.branch_moved = tip != status.base;
+        status.branch_reset = status.branch_moved && !repository.is_ancestor(status.base, tip).await?;
+        // Nothing of this mount landed on a branch that was reset.
+        status.landed = find_landed(&repository, &self.working, status.base).await.unwrap_or_default();
+        Ok(())
+    }
+
+    /// Returns the status of the working tree; says nothing about the branch, which may be far away or have a long history.
+    pub async fn local_status(&self) -> Result<Status> {
+        let (frozen, detected) = self.detect_changes().await?;
+        let (detected, warnings) = self.find_warnings(detected).await?;
+        let base = self.working.base();
+        let origin = self.working.origin();
+        let arrays = self.changed_arrays(&detected).into_iter();
+        let arrays = arrays.map(|(path, [written, deleted])| (path, written.len(), deleted.len()));
+        let arrays: Vec<ArrayStatus> =
+            arrays.map(|(path, written, deleted)| ArrayStatus { path, written, deleted }).collect();
+        let (uploaded_chunks, uploaded_bytes) = self.uploaded(&detected.changes)?;
+        let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
+        let untracked = detected.untracked_paths().into_iter().map(|path| UntrackedFile { path }).collect();
+        let changes = detected.changes;
+        Ok(Status {
+            ungrouped,
+            warnings,
+            repository: origin.repository.clone(),
+            branch: origin.branch.clone(),
+            base: base.id(),
+            branch_moved: false,
+            branch_reset: false,
+            branch_gone: false,
+            branch_unreadable: None,
+            tip: None,
+            lost_root: self.lost_root().await?,
+            clean: changes.is_empty() && detected.violations.is_empty(),
+            added: sorted(changes.created.into_iter().map(|node| node.path)),
+            changed: sorted(changes.updated.into_iter().map(|node| node.path)),
+            deleted: sorted(changes.deleted.into_iter().map(|node| node.path)),
+            moved: changes.moved.into_iter().map(|moved| Moved { from: moved.from, to: moved.to }).collect(),
+            chunks_written: arrays.iter().map(|array| array.written).sum(),
+            chunks_deleted: arrays.iter().map(|array| array.deleted).sum(),
+            arrays,
+            bytes: detected.bytes,
+            uploaded_chunks,
+            uploaded_bytes,
+            open_for_writing: frozen.open_for_writing,
+            untracked,
+            landed: None,
+            violations: detected.violations,
+            scratch: self.working.scratch().path().to_string_lossy().into_owned(),
+        })
+    }
+}
+
+fn sorted(paths: impl Iterator<Item = String>) -> Vec<String> {
+    let mut paths: Vec<String> = paths.collect();
+    paths.sort();
+    paths
+}
+
+impl Status {
+    /// Formats the status as text.
+    pub fn to_text(&self) -> String {
+        let mut text = format!(
+            "branch {} of {}\nbase snapshot {}\n",
+            printable::line(&self.branch),
+            printable::line(&self.repository),
+            self.base
+        );
+        match self.tip {
+            _ if self.branch_gone => {
+                text +=
+                    "the branch was deleted: create it again at the base snapshot to commit, or copy your changes\n";
+            }
+            Some(tip) if self.branch_reset => {
+                text += &format!(
+                    "the branch was reset to {tip}: copy your changes to a mount of it, or of a branch that you create at the base snapshot, \
+                     with another scratch directory\n"
+                );
+            }
+            Some(tip) if self.branch_moved => {
+                text +=
+                    &format!("the branch has moved on, to {tip}: a commit is applied to that, `refresh` shows it\n");
+            }
+            _ => {}
+        }
+        if let Some(why) = &self.branch_unreadable {
+            text += &format!(
+                "the branch cannot be read: {}. A commit fails until it can, and the changes below stay: check the storage with `icechunkfs \
+                 doctor`, and the repository with `icechunkfs verify`\n",
+                printable::line(why)
+            );
+        }
+        if let Some(root) = &self.lost_root {
+            text += &format!("{}\n", lost_root_message(root));
+        }
+        if let Some(landed) = &self.landed {
+            text += &format!(
+                "commit {landed} of this mount is on the branch, though it seemed to have failed: commit to continue\n"
+            );
+        }
+        if self.clean {
+            text += "nothing to commit\n";
+        }
+        list(&mut text, "added", &self.added);
+        list(&mut text, "changed", &self.changed);
+        list(&mut text, "deleted", &self.deleted);
+        list(&mut text, "moved", self.moved.iter().map(|moved| format!("{} -> {}", moved.from, moved.to)));
+        for array in &self.arrays {
+            text += &format!(
+                "chunks of {}: {} written, {} deleted\n",
+                printable::line(&array.path),
+                array.written,
+                array.deleted
+            );
+        }
+        if !self.clean {
+            let (written, deleted) = (self.chunks_written, self.chunks_deleted);
+            text += &format!("{written} chunks written, {deleted} deleted; {} bytes in all\n", self.bytes);
+        }
+        if self.uploaded_chunks > 0 {
+            text += &format!("uploaded already: {} chunks, {} bytes\n", self.uploaded_chunks, self.uploaded_bytes);
+        }
+        list(&mut text, "open for writing (a commit waits for them)", &self.open_for_writing);
+        list(&mut text, "untracked (never committed)", self.untracked.iter().map(|file| &file.path));
+        list(&mut text, "in a directory without zarr.json, so that they belong to no group", &self.ungrouped);
+        list(&mut text, "warnings (`commit --strict` refuses them)", self.warnings.iter().map(Warning::to_string));
+        let violations = self.violations.iter().map(|violation| format!("{}: {}", violation.path, violation.why));
+        list(&mut text, "cannot be committed", violations);
+        text + &format!("changes wait in {}\n", printable::line(&self.scratch))
+    }
+}
+
+fn list(text: &mut String, what: &str, paths: impl IntoIterator<Item: AsRef<str>>) {
+    let paths: Vec<String> = paths.into_iter().map(|path| printable::line(path.as_ref())).collect();
+    if paths.is_empty() {
+        return;
+    }
+    *text += &format!("{what}: {}\n", paths.len());
+    paths.iter().take(LISTED).for_each(|path| *text += &format!("  {path}\n"));
+    if paths.len() > LISTED {
+        *text += &format!("  and {} more; status.json has all\n", paths.len() - LISTED);
+    }
+}

@@ -1,0 +1,144 @@
+//! The order in which changes of a working tree reach the disk ([`crate::scratch::durable`]).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::WorkingTree;
+use super::locked::records;
+use crate::scratch::data::FLUSH_FAILED;
+#[cfg(doc)]
+use crate::scratch::durable::Durable;
+use crate::scratch::record::{Body, DataFileId, Record, Source};
+use crate::scratch::{compaction, salvage};
+use icechunkfs_base::error::Result;
+
+impl WorkingTree {
+    /// Ensures that data file `data`, whose bytes are about to replace other bytes, reaches the disk before the journal's line. The
+    /// caller must hold no lock.
+    pub(super) fn write_out_early(&self, data: DataFileId) {
+        let durable = Arc::clone(self.lock().journal.durable());
+        durable.write_out_early(data);
+    }
+
+    /// Unlinks retired data files at once if the disk is nearly full.
+    pub(super) async fn unlink_if_nearly_full(&self) {
+        if std::mem::take(&mut self.lock().is_nearly_full)
+            && let Err(error) = self.make_durable().await
+        {
+            tracing::warn!("{error}");
+        }
+    }
+
+    /// Unlinks retired data files because an operation found no space. Returns false if there are none.
+    pub(super) async fn free_space(&self) -> bool {
+        let has_retired = {
+            let mut locked = self.lock();
+            locked.drop_nameless();
+            locked.journal.durable().has_retired()
+        };
+        has_retired && self.make_durable().await.is_ok()
+    }
+
+    /// Makes all changes of names durable, and the bytes that ext4 would flush with them: those that replaced other bytes.
+    pub async fn make_durable(&self) -> Result<()> {
+        self.sync(None).await
+    }
+
+    /// Fails if data files have bytes that could not be written to the disk since the last call ([`Durable::check`]). May block.
+    pub fn check_disk(&self, is_explained: bool) -> Result<()> {
+        let (durable, has_data) = {
+            let locked = self.lock();
+            (Arc::clone(locked.journal.durable()), !locked.state.data_files().is_empty())
+        };
+        if has_data { durable.check(is_explained) } else { Ok(()) }
+    }
+
+    /// Returns the data files with bytes that could not be written to the disk.
+    pub fn flush_failures(&self) -> HashSet<DataFileId> {
+        self.lock().journal.durable().flush_failures()
+    }
+
+    /// Returns true if the journal could not be flushed and was not written anew since: a power cut may undo the last changes.
+    pub fn is_unflushed(&self) -> bool {
+        self.lock().journal.durable().needs_rewrite()
+    }
+
+    /// Records that data file `data` has bytes that could not be written to the disk.
+    pub fn mark_flush_failed(&self, data: DataFileId) {
+        self.lock().journal.durable().mark_flush_failed(data);
+    }
+
+    /// Returns true if data file `data` has bytes that could not be written to the disk.
+    pub(super) fn has_flush_failed(&self, data: DataFileId) -> bool {
+        self.lock().journal.durable().has_flush_failed(data)
+    }
+
+    /// Marks data file `copy` if it was copied from a marked one.
+    pub(super) fn inherit_flush_failure(&self, original: DataFileId, copy: DataFileId) {
+        if self.has_flush_failed(original) {
+            self.mark_flush_failed(copy);
+        }
+    }
+
+    /// Logs the paths of files that could not be flushed since the last call.
+    fn report_flush_failures(&self) {
+        let failed = self.lock().journal.durable().take_unreported();
+        if failed.is_empty() {
+            return;
+        }
+        for path in self.paths_of_data(&failed) {
+            tracing::error!("{path}: {FLUSH_FAILED}");
+        }
+    }
+
+    /// Starts compacting the journal after flushes.
+    pub fn begin_upkeep(self: &Arc<Self>) {
+        let working = Arc::downgrade(self);
+        self.lock().journal.durable().set_upkeep(Arc::new(move || {
+            let Some(working) = working.upgrade() else { return };
+            working.report_flush_failures();
+            if let Err(error) = working.compact() {
+                working.lock().journal.durable().set_compact_share(1, 2);
+                tracing::warn!("{error}; the scratch journal stays as it is");
+            }
+        }));
+    }
+
+    /// Replaces the journal by a shorter one if most lines are about changes that later lines undid, or if it could not be flushed.
+    /// Changes wait only while the state is copied ([`compaction`]).
+    pub(super) fn compact(&self) -> Result<()> {
+        let (records, end, durable) = {
+            let locked = self.lock();
+            let durable = Arc::clone(locked.journal.durable());
+            // Only the journal records that a commit is about to be published.
+            let must_stay = locked.is_stale || locked.state.publishing.is_some();
+            if must_stay || !(durable.is_long() || durable.needs_rewrite()) {
+                return Ok(());
+            }
+            (records(&locked.origin, &locked.state, &locked.base), durable.end(), durable)
+        };
+        compaction::compact(&durable, end, &records)
+    }
+
+    /// Returns a message about bytes that lost their names in a power cut.
+    pub fn salvaged(&self) -> Option<String> {
+        (self.salvaged > 0).then(|| {
+            format!(
+                "the machine went down: the bytes of {} files that had no durable name are in {}",
+                self.salvaged,
+                self.scratch.path().join(salvage::FOLDER).display()
+            )
+        })
+    }
+}
+
+/// Returns the data file that `record` names.
+pub(super) fn data_file_of(record: &Record) -> Option<DataFileId> {
+    match record {
+        Record::Create { body: Body::File(Source::Data(data)), .. }
+        | Record::Promote { body: Body::File(Source::Data(data)), .. }
+        | Record::SetSource { source: Source::Data(data), .. }
+        | Record::Sparse { data, .. } => Some(*data),
+        _ => None,
+    }
+}

@@ -1,0 +1,271 @@
+//! Open files: their handles, and the data files that back passthrough handles.
+//!
+//! With passthrough the kernel moves the bytes of a handle without the daemon, and all handles of a file have one backing. If a commit or
+//! a refresh moves the bytes elsewhere, the file keeps the old backing until its last passthrough handle is closed.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::watch;
+
+use super::node::Inode;
+use super::opens::{HandleKind, Open, add_handle, remove_handle};
+use super::rebase::open_readers;
+use super::{Ino, Locked, WorkingTree, gone, no_such};
+use crate::scratch::data::Files;
+use crate::scratch::record::{EntryId, Source};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+
+/// Options of an open.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// Opens for writing too.
+    pub write: bool,
+    /// Empties the file.
+    pub truncate: bool,
+    /// Fails with [`ErrorKind::Executed`] if a process executes the file.
+    ///
+    /// The kernel refuses most changes of such a file itself, but an open with `O_RDONLY | O_TRUNC` only after the daemon has emptied it.
+    pub unless_executed: bool,
+    /// Opens for execution by the kernel.
+    pub execute: bool,
+    /// Allows passthrough.
+    pub passthrough: bool,
+}
+
+/// Result of an open.
+#[derive(Debug)]
+pub struct Opened {
+    /// Data file for passthrough, if it is used.
+    pub backing: Option<Arc<File>>,
+    /// True if the file has a data file: the kernel's cached pages may be older.
+    pub in_scratch: bool,
+}
+
+impl WorkingTree {
+    /// Opens inode `number`. Every success needs a [`WorkingTree::release`].
+    ///
+    /// Waits for the end of a move that is being told to the kernel.
+    pub async fn open_file(&self, number: Ino, options: OpenOptions) -> Result<Opened> {
+        let mut is_patient = true;
+        let mut deadline = None;
+        let before = self.replaced();
+        self.refuse_gone(number, false).await?;
+        loop {
+            // The kernel may have found the number before a move that is not through yet.
+            let is_late = || deadline.is_some() || self.replaced() != before;
+            match self.try_open(number, options, is_patient, is_late).await? {
+                Ok(opened) => return Ok(opened),
+                Err(held) => {
+                    let deadline = *deadline.get_or_insert_with(open_readers::deadline);
+                    is_patient = WorkingTree::wait_for_admission(held, deadline).await;
+                }
+            }
+            self.refuse_gone(number, true).await?;
+        }
+    }
+
+    /// Opens inode `number`. If `is_patient` and files are not opened at the moment, returns the signal to wait for. `is_late` tells whether the kernel
+    /// may have found the number before a move.
+    async fn try_open(
+        &self,
+        number: Ino,
+        options: OpenOptions,
+        is_patient: bool,
+        is_late: impl Fn() -> bool,
+    ) -> Result<std::result::Result<Opened, watch::Receiver<()>>> {
+        let held = |locked: &Locked| locked.opens_held.as_ref().filter(|_| is_patient).map(watch::Sender::subscribe);
+        if !options.write {
+            let mut locked = self.lock();
+            if let Some(held) = held(&locked) {
+                return Ok(Err(held));
+            }
+            locked.refuse_moved(number, is_late())?;
+            locked.refuse_other_file(number)?;
+            let source = locked.source_of(number);
+            if source.is_none() && !number.is_of_base() {
+                return Err(gone(number));
+            }
+            return self.opened(&mut locked, number, source, options).map(Ok);
+        }
+        let guard = self.enter().await?;
+        let id = {
+            let mut locked = self.lock();
+            if let Some(held) = held(&locked) {
+                return Ok(Err(held));
+            }
+            locked.refuse_moved(number, is_late())?;
+            locked.refuse_old_version(number)?;
+            let is_executed = |open: &Open| open.executing_handles > 0;
+            if options.unless_executed && locked.open_files.get(&number).is_some_and(is_executed) {
+                return Err(Error::new(
+                    ErrorKind::Executed,
+                    "a process executes this file: end it before it is emptied",
+                ));
+            }
+            locked.refuse_other_file(number)?;
+            let id = locked.promote(&guard, number)?;
+            add_handle(&mut locked.open_files, number, true);
+            self.record_change(&locked, id);
+            id
+        };
+        let prepared = async {
+            if options.truncate {
+                self.resize(id, 0).await?;
+            } else if options.passthrough && self.has_data(id) && !self.is_sparse(id) {
+                // Bytes that are only in the repository are copied up by the first write.
+                self.own(id).await?;
+            }
+            let mut locked = self.lock();
+            let source = locked.state.get(id).and_then(|inode| inode.source().cloned());
+            self.opened(&mut locked, number, source, options)
+        };
+        let opened = prepared.await;
+        // The handle was counted first so that a commit sees it, and again on success.
+        remove_handle(&mut self.lock().open_files, number, HandleKind { writes: true, ..HandleKind::default() });
+        opened.map(Ok)
+    }
+
+    fn opened(&self, locked: &mut Locked, number: Ino, source: Option<Source>, options: OpenOptions) -> Result<Opened> {
+        let open = add_handle(&mut locked.open_files, number, options.write);
+        open.executing_handles += u32::from(options.execute);
+        // A failed open is never released.
+        let backing = self.backing(locked, number, source.as_ref(), options).inspect_err(|_| {
+            let kind = HandleKind { writes: options.write, backed: false, executes: options.execute };
+            remove_handle(&mut locked.open_files, number, kind);
+        })?;
+        if backing.is_some() && options.write {
+            self.passthrough_used.store(true, Ordering::Release);
+        }
+        let had_other_bytes = !locked.refused.is_empty() && locked.refused.remove(&number);
+        Ok(Opened { backing, in_scratch: had_other_bytes || matches!(source, Some(Source::Data(_))) })
+    }
+
+    /// Returns the data file for passthrough by a handle that has just been added, if it is used.
+    fn backing(
+        &self,
+        locked: &mut Locked,
+        number: Ino,
+        source: Option<&Source>,
+        options: OpenOptions,
+    ) -> Result<Option<Arc<File>>> {
+        let open = locked.open_files.get_mut(&number).ok_or_else(|| no_such(number))?;
+        if open.passthrough_handles > 0 {
+            // The kernel requires that all passthrough handles of a file have one backing.
+            let backing = open.backing.as_ref().filter(|(data, _)| match source {
+                Some(Source::Data(current)) => current == data,
+                _ => !options.write,
+            });
+            let other = "a program has it open in the state before a remote change or a discard: close it there first";
+            let (_, file) = backing.ok_or_else(|| Error::new(ErrorKind::Busy, other))?;
+            open.passthrough_handles += 1;
+            return Ok(Some(Arc::clone(file)));
+        }
+        let same_kind = open.handles == 1 + u32::from(options.write);
+        let can_pass = options.passthrough && same_kind && !self.linking.load(Ordering::Acquire);
+        let Some(Source::Data(data)) = source else { return Ok(None) };
+        if locked.state.borrowed(*data).is_some() {
+            return Ok(None);
+        }
+        if !can_pass {
+            // The kernel would not ask for bytes of a file that has none, as one seems to have whose data file was removed.
+            if open.file.is_none() && !options.truncate {
+                self.files.stat(*data)?;
+            }
+            return Ok(None);
+        }
+        let file = match &open.file {
+            Some(file) => Arc::clone(file),
+            None => Arc::new(self.files.open(*data)?),
+        };
+        // A write replaces a file that is in the repository too by a copy, which is impossible for a backing.
+        if !Files::is_unshared(&file)? {
+            return Ok(None);
+        }
+        open.add_passthrough(*data, &file);
+        Ok(Some(file))
+    }
+
+    /// Returns true if the bytes of inode `id` are in a data file, even one that only passthrough handles still read.
+    fn has_data(&self, id: EntryId) -> bool {
+        let locked = self.lock();
+        let Some(inode) = locked.state.get(id) else { return false };
+        let read_on = locked.open_files.get(&inode.number).is_some_and(|open| open.backing.is_some());
+        read_on || inode.data_file().is_some()
+    }
+
+    /// Returns the data file for passthrough to a file that [`WorkingTree::create`] has just created and opened.
+    pub fn open_passthrough(&self, number: Ino) -> Result<Arc<File>> {
+        let mut locked = self.lock();
+        let Some(Source::Data(data)) = locked.source_of(number) else { return Err(no_such(number)) };
+        let file = Arc::new(self.files().open(data)?);
+        self.passthrough_used.store(true, Ordering::Release);
+        locked.open_files.get_mut(&number).ok_or_else(|| no_such(number))?.add_passthrough(data, &file);
+        Ok(file)
+    }
+
+    /// Undoes passthrough for a handle whose backing the kernel did not take.
+    pub fn cancel_passthrough(&self, number: Ino) {
+        if let Some(open) = self.lock().open_files.get_mut(&number) {
+            open.cancel_passthrough();
+        }
+    }
+
+    /// Closes one handle of inode `number`.
+    pub async fn release(&self, number: Ino, kind: HandleKind) -> Result<()> {
+        let completed = if kind.writes { self.complete_number(number).await } else { Ok(()) };
+        let written = self.release_handle(number, kind);
+        self.unlink_if_nearly_full().await;
+        if let Some(file) = written {
+            Files::begin_flushing(file);
+        }
+        completed
+    }
+
+    /// Removes one handle. Returns the data file if the handle could write.
+    fn release_handle(&self, number: Ino, kind: HandleKind) -> Option<Arc<File>> {
+        let mut locked = self.lock();
+        let written = locked.open_files.get(&number).filter(|_| kind.writes).and_then(|open| open.file.clone());
+        let id = locked.state.by_number(number);
+        if kind.backed
+            && let Some(open) = locked.open_files.get_mut(&number).filter(|open| open.passthrough_handles == 1)
+        {
+            let backing = open.backing.take().map(|(data, _)| Source::Data(data));
+            let source = locked.source_of(number);
+            // A commit left the data file to the handles that read it, and to other names of the file, which became files of their own.
+            if let (Some(Source::Data(data)), true) = (&backing, backing != source)
+                && !locked.state.iter().any(|(_, inode)| inode.data_file() == Some(*data))
+            {
+                locked.retire(*data);
+            }
+        }
+        let last = remove_handle(&mut locked.open_files, number, kind);
+        // A descriptor that is kept for readers must not look like a program that writes to the file: nothing could be committed.
+        let only_read = |open: &&mut Open| open.writers == 0 && open.passthrough_handles == 0;
+        if let Some(open) = locked.open_files.get_mut(&number).filter(only_read) {
+            open.file = None;
+        }
+        if let Some(id) = id.filter(|_| kind.writes) {
+            self.record_change(&locked, id);
+            if locked.open_files.get(&number).is_none_or(|open| open.writers == 0) {
+                self.uploads.enqueue_closed(id);
+            }
+            if let Some(data) = locked.state.get(id).and_then(Inode::data_file) {
+                locked.journal.durable().mark_closed(data);
+            }
+        }
+        let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));
+        if let (true, Some(id)) = (last, id) {
+            locked.drop_if_gone(id);
+        }
+        written.filter(|_| !deleted)
+    }
+
+    /// Records that the data file of inode `id`, if it has one, may change from now on, or may have changed since the last call.
+    pub(super) fn record_change(&self, locked: &Locked, id: EntryId) {
+        if let Some(data) = locked.state.get(id).and_then(Inode::data_file) {
+            self.uploads.forget(data);
+        }
+    }
+}

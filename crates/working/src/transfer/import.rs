@@ -1,0 +1,295 @@
+//! Imports a directory of Zarr files as one commit.
+//!
+//! The files are laid over the branch's tip ([`super::scan`]). The change set is detected by the rules of a mount and
+//! committed by the same engine: completely or not at all, and rebased over concurrent commits that did not touch the same
+//! things. Chunk files are read from where they are and are never linked into the repository, because they belong to the
+//! user.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::destination::{is_marker, refuse_repository};
+use super::{Counters, MAX_LISTED, SkippedPath, known, scan};
+use crate::operations::changes::{DetectedChanges, NewIds, Violation, nodes};
+use crate::overlay::Base;
+use crate::scratch::record::Time;
+use icechunkfs_base::blocking::blocking;
+use icechunkfs_base::error::{Context, Error, Result};
+use icechunkfs_base::times::Clock;
+use icechunkfs_format::format::snapshot::Snapshot;
+use icechunkfs_repo::commit::changes::{ChangeSet, ChunkChange};
+use icechunkfs_repo::commit::conflicts::Conflict;
+use icechunkfs_repo::commit::engine::{CommitOutcome, Engine, EngineOptions, OnConflict, Request};
+use icechunkfs_repo::commit::progress::CommitProgress;
+use icechunkfs_repo::commit::warnings::{Warning, warnings_of};
+use icechunkfs_repo::reader::Reader;
+use icechunkfs_repo::reader::memory::Budget;
+use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use icechunkfs_repo::repo::{MAX_SNAPSHOT, Repository, create};
+use icechunkfs_store::storage::Storage;
+use icechunkfs_tree::tree::Tree;
+use icechunkfs_tree::tree::nodes::NodeTable;
+
+/// Destination of an import.
+#[derive(Debug)]
+pub enum ImportTarget {
+    /// Branch of a repository.
+    Branch(Repository, String),
+    /// Empty place, where a repository is created.
+    Empty(Arc<dyn Storage>),
+}
+
+/// Options of an import.
+#[derive(Clone, Debug, Default)]
+pub struct ImportOptions {
+    /// Group to import into; empty for the root.
+    pub path: String,
+    /// Commit message.
+    pub message: String,
+    /// Commit metadata.
+    pub metadata: Map<String, Value>,
+    /// Treatment of chunks that concurrent commits have changed too.
+    pub on_conflict: OnConflict,
+    /// Delete what the directory does not have.
+    pub delete: bool,
+    /// Store chunks without comparing them with those of the branch.
+    pub whole: bool,
+    /// Only count changes.
+    pub dry_run: bool,
+    /// Threads that list files, and batches that are compared at the same time.
+    pub jobs: usize,
+}
+
+/// Result of an import.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ImportResult {
+    /// New snapshot; none if nothing was committed.
+    pub snapshot: Option<String>,
+    /// True if the repository was created.
+    pub created_repository: bool,
+    /// Concurrent commits that the changes were rebased over, oldest first.
+    pub rebased_over: Vec<String>,
+    /// Number of created groups and arrays.
+    pub nodes_created: usize,
+    /// Number of groups and arrays with another `zarr.json`.
+    pub nodes_updated: usize,
+    /// Number of deleted groups and arrays.
+    pub nodes_deleted: usize,
+    /// Number of stored chunks.
+    pub chunks_written: usize,
+    /// Total size of the stored chunks, in bytes.
+    pub bytes_written: u64,
+    /// Number of deleted chunks.
+    pub chunks_deleted: usize,
+    /// Number of chunks that the branch has already.
+    pub chunks_unchanged: usize,
+    /// Untracked files: those that Zarr has no place for.
+    pub untracked: Vec<String>,
+    /// Number of untracked files.
+    pub untracked_count: u64,
+    /// Arrays that some programs cannot read as they are stored.
+    pub warnings: Vec<Warning>,
+    /// Number of warnings.
+    pub warnings_count: u64,
+    /// Violations, which prevent the commit.
+    #[serde(rename = "faults")]
+    pub violations: Vec<SkippedPath>,
+    /// Number of violations.
+    #[serde(rename = "faults_count")]
+    pub violations_count: u64,
+    /// Conflicts with concurrent commits. Nothing was committed if there are any.
+    pub conflicts: Vec<Conflict>,
+    /// True if changes were only counted.
+    pub dry_run: bool,
+}
+
+/// Imports the directory `source`.
+///
+/// `memory` returns the budget for reading the repository, as a function of the bytes that its snapshot takes; `clock`
+/// supplies the commit time. Nothing is committed if there are violations or conflicts: the result lists them.
+pub async fn import(
+    source: &Path,
+    target: ImportTarget,
+    options: &ImportOptions,
+    engine_options: EngineOptions,
+    memory: &dyn Fn(u64) -> Result<Budget>,
+    clock: Clock,
+    (counters, progress): (&Arc<Counters>, &CommitProgress),
+) -> Result<ImportResult> {
+    let root = Arc::new(open(source, &target)?);
+    let (jobs, count) = (options.jobs, Arc::clone(counters));
+    let scanned = blocking(move || scan::scan(root, jobs, &count)).await.context(|| source.display())?;
+    if scanned.has_file(is_marker) {
+        return Err(Error::invalid(format!(
+            "{}: an export into it was not finished: finish it first",
+            source.display()
+        )));
+    }
+    if !scanned.any_document() {
+        return Err(Error::invalid(format!(
+            "{}: there is no zarr.json in it, and so nothing to import (version 2 of Zarr has .zarray and .zgroup: convert it to \
+             version 3 before)",
+            source.display()
+        )));
+    }
+    let (storage, snapshot) = match &target {
+        ImportTarget::Branch(repository, branch) => {
+            repository.check_writable()?;
+            let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
+            let snapshot = repository.snapshot(tip, MAX_SNAPSHOT).await?;
+            (Arc::clone(repository.storage()), snapshot)
+        }
+        ImportTarget::Empty(storage) => (Arc::clone(storage), create::initial(clock)?),
+    };
+    let tree = tree(snapshot, &storage, memory)?;
+    let reader = Arc::clone(tree.reader());
+    let mut out = ImportResult { dry_run: options.dry_run, ..ImportResult::default() };
+    let (mut detected, clashes) = detect_changes(&scanned, &tree, options).await?;
+    let relative = |path: &str| below(&options.path, path);
+    let violations = detected.violations.iter();
+    let mut violations: Vec<SkippedPath> =
+        violations.map(|Violation { path, why }| SkippedPath { path: relative(path), why: why.clone() }).collect();
+    violations.extend(clashes);
+    let mut untracked: Vec<String> = detected.untracked_paths().iter().map(|path| relative(path)).collect();
+    untracked.extend(scanned.others.iter().cloned());
+    untracked.sort();
+    (out.untracked_count, out.violations_count) = (untracked.len() as u64, violations.len() as u64);
+    untracked.truncate(MAX_LISTED);
+    violations.truncate(MAX_LISTED);
+    (out.untracked, out.violations) = (untracked, violations);
+    if out.violations_count > 0 {
+        return Ok(out);
+    }
+    if !options.whole {
+        out.chunks_unchanged = known::remove_unchanged(&tree, &mut detected.changes, options.jobs, counters).await?;
+    }
+    tally(&mut out, &detected.changes);
+    let snapshot = Arc::clone(tree.snapshot());
+    let find = move || {
+        let warnings = warnings_of(&snapshot, &detected.changes);
+        Ok((detected, warnings))
+    };
+    let (mut detected, mut warnings) = blocking(find).await?;
+    out.warnings_count = warnings.len() as u64;
+    warnings.truncate(MAX_LISTED);
+    out.warnings = warnings.into_iter().map(|one| Warning { path: relative(&one.path), ..one }).collect();
+    if options.dry_run || detected.changes.is_empty() {
+        return Ok(out);
+    }
+    let (repository, branch) = match target {
+        ImportTarget::Branch(repository, branch) => (repository, branch),
+        ImportTarget::Empty(storage) => {
+            create::create(&*storage, false, clock).await?;
+            out.created_repository = true;
+            (Repository::open(storage).await?, DEFAULT_BRANCH.to_owned())
+        }
+    };
+    repository.check_store(&branch).await?;
+    // A new repository has a first snapshot, which is the base.
+    let base = match out.created_repository {
+        true => {
+            let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
+            Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?)
+        }
+        false => Arc::clone(tree.snapshot()),
+    };
+    let changes = std::mem::take(&mut detected.changes);
+    drop((scanned, tree, detected));
+    let engine = Engine::new(Arc::clone(repository.storage()), reader, clock, engine_options);
+    let message = match options.message.is_empty() {
+        true => format!("Import of {}", source.display()),
+        false => options.message.clone(),
+    };
+    let (metadata, on_conflict) = (options.metadata.clone(), options.on_conflict);
+    let request = Request { branch, message, metadata, on_conflict, ..Request::default() };
+    match Box::pin(engine.commit(&base, &changes, &request, progress)).await? {
+        CommitOutcome::Nothing => {}
+        CommitOutcome::Conflicts(conflicts) => out.conflicts = conflicts,
+        CommitOutcome::Committed { snapshot, rebased_over, .. } => {
+            out.snapshot = Some(snapshot.to_string());
+            out.rebased_over = rebased_over.iter().map(ToString::to_string).collect();
+        }
+    }
+    Ok(out)
+}
+
+/// Opens the directory. Fails if it lies in the repository's directory or contains it.
+fn open(source: &Path, target: &ImportTarget) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(source, flags, Mode::empty()).map_err(|e| Error::io(source.display(), e.into()))?;
+    let storage = match target {
+        ImportTarget::Branch(repository, _) => repository.storage(),
+        ImportTarget::Empty(storage) => storage,
+    };
+    refuse_repository(source, storage.local_path().as_deref(), |path| {
+        real(path).map_err(|e| Error::io(path.display(), e))
+    })?;
+    Ok(root)
+}
+
+/// Resolves symbolic links in the part of `path` that exists.
+fn real(path: &Path) -> std::io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    let mut missing = Vec::new();
+    let mut existing = absolute.as_path();
+    loop {
+        match (std::fs::canonicalize(existing), existing.parent(), existing.file_name()) {
+            (Ok(real), _, _) => return Ok(missing.into_iter().rev().fold(real, |path, name| path.join(name))),
+            (Err(_), Some(parent), Some(name)) => {
+                missing.push(name);
+                existing = parent;
+            }
+            (Err(error), _, _) => return Err(error),
+        }
+    }
+}
+
+fn tree(snapshot: Snapshot, storage: &Arc<dyn Storage>, memory: &dyn Fn(u64) -> Result<Budget>) -> Result<Arc<Tree>> {
+    let table = NodeTable::build(&snapshot)?;
+    let budget = memory(snapshot.size() as u64 + table.size())?;
+    let reader = Arc::new(Reader::new(Arc::clone(storage), budget));
+    Ok(Arc::new(Tree::new(snapshot, table, reader)))
+}
+
+/// Detects the changes of the files relative to `tree`, and the files that cannot be where they are.
+async fn detect_changes(
+    scanned: &scan::Scanned,
+    tree: &Arc<Tree>,
+    options: &ImportOptions,
+) -> Result<(DetectedChanges, Vec<SkippedPath>)> {
+    let (frozen, clashes) = scanned.lay_over(tree, &options.path, options.delete).await?;
+    let base = Arc::new(Base { tree: Arc::clone(tree), time: Time::default(), uid: 0, gid: 0 });
+    let detected = nodes::detect_changes(base, scanned, &frozen, &NewIds::default()).await?;
+    Ok((detected, clashes))
+}
+
+/// Returns the absolute repository path `path` relative to the group `top`.
+fn below(top: &str, path: &str) -> String {
+    let path = path.trim_start_matches('/');
+    let rest = path.strip_prefix(top.trim_matches('/')).unwrap_or(path).trim_start_matches('/');
+    if rest.is_empty() { ".".to_owned() } else { rest.to_owned() }
+}
+
+fn tally(out: &mut ImportResult, changes: &ChangeSet) {
+    out.nodes_created = changes.created.len();
+    out.nodes_updated = changes.updated.len();
+    out.nodes_deleted = changes.deleted.len();
+    for change in changes.chunk_changes() {
+        match change {
+            ChunkChange::Delete => out.chunks_deleted += 1,
+            ChunkChange::File(file) => {
+                out.chunks_written += 1;
+                out.bytes_written = out.bytes_written.saturating_add(file.length);
+            }
+            ChunkChange::Stored(payload) => {
+                out.chunks_written += 1;
+                out.bytes_written = out.bytes_written.saturating_add(payload.length());
+            }
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! Presents a directory of this machine as a working tree in which every file is new.
+//!
+//! A mount detects its changes in a frozen state of its working tree ([`Frozen`]). Here such a state is made of the files in
+//! a directory, so that one set of rules decides what is a group, an array, a chunk, untracked or a violation. The state lies
+//! over the branch's tip like files that were copied into a mount with `cp -r`: an entry with the same path is replaced,
+//! everything else of the snapshot shows through, unless it is to be deleted.
+//!
+//! Directories are listed by several threads. Symbolic links are not followed: like devices, they have no place in Zarr.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{AtFlags, Dir, FileType, OFlags};
+use rustix::io::Errno;
+
+use super::{Counters, SkippedPath, kind_of, open_beneath};
+use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
+use crate::scratch::record::{DataFileId, EntryId, Name, Source, Stored};
+use icechunkfs_base::blocking::blocking;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::file_name::is_dots;
+use icechunkfs_base::memory;
+use icechunkfs_base::printable;
+use icechunkfs_format::format::chunk_payload::ChunkPayload;
+use icechunkfs_repo::commit::changes::ChunkFile;
+use icechunkfs_repo::repo::create::GROUP_DOCUMENT;
+use icechunkfs_tree::tree::directory::{Entry, Extent};
+use icechunkfs_tree::tree::nodes::{TreePlace, ZARR_JSON};
+use icechunkfs_tree::tree::{Kind, Tree};
+
+/// Files whose sizes one task looks up.
+const BATCH: usize = 4096;
+
+/// The files of a directory.
+#[derive(Debug)]
+pub(super) struct Scanned {
+    root: Arc<OwnedFd>,
+    /// Paths below the directory, and sizes, by number.
+    files: Vec<(Box<[u8]>, u64)>,
+    /// All directories, the root first.
+    directories: Vec<Directory>,
+    /// Paths of entries that are neither files nor directories.
+    pub(super) others: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Directory {
+    path: Box<[u8]>,
+    entries: BTreeMap<Name, ScannedEntry>,
+}
+
+/// Entry of a directory: a directory by position, or a file by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ScannedEntry {
+    Directory(usize),
+    File(u64),
+}
+
+enum Task {
+    Directory { position: usize, path: Vec<u8> },
+    Files { position: usize, path: Arc<[u8]>, folder: Arc<OwnedFd>, names: Vec<Vec<u8>> },
+}
+
+/// Tasks of all threads, and their results.
+#[derive(Default)]
+struct Queue {
+    tasks: Vec<Task>,
+    /// Tasks that threads are working on.
+    busy: usize,
+    failed: Option<Error>,
+    files: Vec<(Box<[u8]>, u64)>,
+    directories: Vec<Directory>,
+    others: Vec<String>,
+}
+
+struct Scan<'a> {
+    root: &'a Arc<OwnedFd>,
+    queue: Mutex<Queue>,
+    more: Condvar,
+    counters: &'a Counters,
+}
+
+/// Lists everything below directory `root`, with `jobs` threads.
+pub(super) fn scan(root: Arc<OwnedFd>, jobs: usize, counters: &Counters) -> Result<Scanned> {
+    let (tasks, directories) = (vec![Task::Directory { position: 0, path: Vec::new() }], vec![Directory::default()]);
+    let queue = Mutex::new(Queue { tasks, directories, ..Queue::default() });
+    let scan = Scan { root: &root, queue, more: Condvar::new(), counters };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(|| scan.run())).collect();
+        let ended = threads.into_iter().map(|thread| thread.join()).filter(Result::is_err).count() == 0;
+        ended.then_some(()).ok_or_else(|| Error::new(ErrorKind::Io, "looking at the files ended early"))
+    })?;
+    let Queue { failed, files, directories, mut others, .. } = scan.queue.into_inner();
+    others.sort();
+    failed.map_or(Ok(Scanned { root, files, directories, others }), Err)
+}
+
+impl Queue {
+    fn add_entry(&mut self, position: usize, name: &[u8], entry: ScannedEntry) {
+        if let Some(directory) = self.directories.get_mut(position) {
+            directory.entries.insert(Name::new(name), entry);
+        }
+    }
+}
+
+impl Scan<'_> {
+    fn run(&self) {
+        while let Some(task) = self.next() {
+            let done = match task {
+                Task::Directory { position, path } => self.directory(position, &path),
+                Task::Files { position, path, folder, names } => self.sizes(position, &path, &folder, names),
+            };
+            let mut queue = self.queue.lock();
+            queue.busy -= 1;
+            if let Err(error) = done {
+                queue.failed.get_or_insert(error);
+            }
+            drop(queue);
+            self.more.notify_all();
+        }
+    }
+
+    /// Returns the next task; none when all are done, or one has failed.
+    fn next(&self) -> Option<Task> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.failed.is_some() {
+                return None;
+            }
+            if let Some(task) = queue.tasks.pop() {
+                queue.busy += 1;
+                return Some(task);
+            }
+            if queue.busy == 0 {
+                return None;
+            }
+            self.more.wait(&mut queue);
+        }
+    }
+
+    fn directory(&self, position: usize, path: &[u8]) -> Result<()> {
+        let failed = |e: Errno| Error::io(printable::text(path), e.into());
+        let folder = Arc::new(open_beneath(self.root, path, OFlags::DIRECTORY).map_err(failed)?);
+        let shared: Arc<[u8]> = path.into();
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&*folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_bytes();
+            if is_dots(name) {
+                continue;
+            }
+            match kind_of(&*folder, &entry).map_err(failed)? {
+                FileType::RegularFile => names.push(name.to_vec()),
+                FileType::Directory => {
+                    let mut queue = self.queue.lock();
+                    let (child, path) = (queue.directories.len(), join(path, name));
+                    queue.directories.push(Directory { path: path.as_slice().into(), ..Directory::default() });
+                    queue.add_entry(position, name, ScannedEntry::Directory(child));
+                    queue.tasks.push(Task::Directory { position: child, path });
+                    self.more.notify_one();
+                }
+                _ => self.queue.lock().others.push(printable::text(&join(path, name))),
+            }
+            if names.len() >= BATCH {
+                let (path, folder, names) = (Arc::clone(&shared), Arc::clone(&folder), std::mem::take(&mut names));
+                self.queue.lock().tasks.push(Task::Files { position, path, folder, names });
+                self.more.notify_one();
+            }
+        }
+        self.sizes(position, path, &folder, names)
+    }
+
+    fn sizes(&self, position: usize, path: &[u8], folder: &OwnedFd, names: Vec<Vec<u8>>) -> Result<()> {
+        self.counters.more(names.len() as u64);
+        let mut sizes = Vec::with_capacity(names.len());
+        for name in names {
+            match rustix::fs::statat(folder, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => sizes.push((name, stat.st_size.unsigned_abs())),
+                // The file was deleted since the listing.
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(Error::io(printable::text(&join(path, &name)), errno.into())),
+            }
+        }
+        let mut queue = self.queue.lock();
+        for (name, size) in sizes {
+            let number = queue.files.len() as u64;
+            queue.add_entry(position, &name, ScannedEntry::File(number));
+            queue.files.push((join(path, &name).into(), size));
+        }
+        Ok(())
+    }
+}
+
+fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
+}
+
+impl Scanned {
+    /// Returns true if there is any `zarr.json`.
+    pub(super) fn any_document(&self) -> bool {
+        let document = Name::new(ZARR_JSON.as_bytes());
+        self.directories.iter().any(|directory| matches!(directory.entries.get(&document), Some(ScannedEntry::File(_))))
+    }
+
+    /// Returns true if the directory itself contains a file with a name for which `is_it` returns true.
+    pub(super) fn has_file(&self, is_it: impl Fn(&str) -> bool) -> bool {
+        let is_file = |entry: &ScannedEntry| matches!(entry, ScannedEntry::File(_));
+        let top = self.directories.first().into_iter().flat_map(|top| &top.entries);
+        top.filter(|(_, entry)| is_file(entry)).any(|(name, _)| name.text().is_some_and(&is_it))
+    }
+
+    /// Lays the files over `tree`, at the group `path`; with `delete`, whiteouts hide what the files do not have there. Also
+    /// returns the clashes: files where the tree has a group or an array, and directories where it has a chunk.
+    ///
+    /// Groups above `path` that the tree does not have are created.
+    pub(super) async fn lay_over(&self, tree: &Tree, path: &str, delete: bool) -> Result<(Frozen, Vec<SkippedPath>)> {
+        let mut next_id: EntryId = crate::scratch::record::ROOT;
+        let mut out: Vec<FrozenDirectory> = Vec::with_capacity(self.directories.len());
+        let mut clashes = Vec::new();
+        let mut lower = Some(TreePlace::Directory(0));
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            let mut entries = BTreeMap::new();
+            entries.insert(Name::new(name.as_bytes()), FrozenEntry::Directory(out.len() + 1));
+            let has = lower
+                .as_ref()
+                .is_some_and(|place| matches!(tree.child_place(place, ZARR_JSON), Some(TreePlace::Metadata(_))));
+            if !has {
+                let document = ChunkPayload::Inline(Bytes::from_static(GROUP_DOCUMENT));
+                let group = new_file(Source::Stored(Stored(document)), &mut next_id);
+                entries.insert(Name::new(ZARR_JSON.as_bytes()), group);
+            }
+            let below = lower.as_ref().and_then(|place| tree.child_place(place, name));
+            let below = below.filter(|place| tree.is_directory_place(place));
+            out.push(FrozenDirectory {
+                id: take(&mut next_id),
+                lower,
+                restored: None,
+                entries,
+                covering: BTreeSet::new(),
+            });
+            lower = below;
+        }
+        let first = out.len();
+        let mut lowers = vec![None; self.directories.len()];
+        if let Some(top) = lowers.first_mut() {
+            *top = lower;
+        }
+        // A directory's number is smaller than those of all directories below it.
+        for (position, Directory { path: place, entries: found }) in self.directories.iter().enumerate() {
+            let lower = lowers.get_mut(position).and_then(Option::take);
+            let mut entries = BTreeMap::new();
+            for (name, found) in found {
+                let below = match (&lower, name.text()) {
+                    (Some(lower), Some(text)) => tree.child_place(lower, text),
+                    _ => None,
+                };
+                if let (Some(below), false) = (&below, delete)
+                    && let Some(why) = clash(tree, below, *found).await?
+                {
+                    clashes.push(SkippedPath { path: printable::text(&join(place, &name.0)), why: why.to_owned() });
+                }
+                let entry = match found {
+                    ScannedEntry::Directory(child) => {
+                        if let Some(slot) = lowers.get_mut(*child) {
+                            *slot = below.filter(|place| tree.is_directory_place(place));
+                        }
+                        FrozenEntry::Directory(first + child)
+                    }
+                    ScannedEntry::File(number) => new_file(Source::Data(DataFileId(*number)), &mut next_id),
+                };
+                entries.insert(name.clone(), entry);
+            }
+            if let (Some(place), true) = (&lower, delete) {
+                hide_rest(tree, place, &mut entries).await?;
+            }
+            out.push(FrozenDirectory {
+                id: take(&mut next_id),
+                lower,
+                restored: None,
+                entries,
+                covering: BTreeSet::new(),
+            });
+        }
+        Ok((Frozen::of(out), clashes))
+    }
+
+    fn file(&self, number: u64) -> Option<&(Box<[u8]>, u64)> {
+        self.files.get(usize::try_from(number).ok()?)
+    }
+
+    fn path(&self, number: u64) -> &[u8] {
+        self.file(number).map(|(path, _)| &**path).unwrap_or_default()
+    }
+}
+
+fn take(next: &mut EntryId) -> EntryId {
+    let id = *next;
+    next.0 += 1;
+    id
+}
+
+fn new_file(source: Source, next_id: &mut EntryId) -> FrozenEntry {
+    FrozenEntry::File(FrozenFile { id: take(next_id), lower: None, source })
+}
+
+/// Returns the reason why `found` cannot be where the snapshot has `place`, if there is one.
+async fn clash(tree: &Tree, place: &TreePlace, found: ScannedEntry) -> Result<Option<&'static str>> {
+    let is_directory = tree.is_directory_place(place);
+    Ok(match (found, place) {
+        (ScannedEntry::File(_), TreePlace::Directory(_)) => {
+            Some("it is a file where the branch has a group or an array: remove one of them, or pass --delete")
+        }
+        (ScannedEntry::Directory(_), TreePlace::Chunk(..)) if !is_directory => {
+            match tree.attributes(tree.table().inode(place)).await {
+                Ok(_) => Some("it is a directory where the branch has a chunk: remove one of them, or pass --delete"),
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            }
+        }
+        _ => None,
+    })
+}
+
+/// Adds whiteouts for what the snapshot has in the directory `place` and `entries` do not.
+async fn hide_rest(tree: &Tree, place: &TreePlace, entries: &mut BTreeMap<Name, FrozenEntry>) -> Result<()> {
+    let mut missing = Vec::new();
+    let mut look = |entry: Entry<'_>| {
+        let is_dots = entry.attributes.kind == Kind::Directory && is_dots(entry.name.as_bytes());
+        let name = Name::new(entry.name.as_bytes());
+        if !is_dots && !entries.contains_key(&name) {
+            missing.push(name);
+        }
+        true
+    };
+    tree.list(tree.table().inode(place), 0, Extent::All, &mut look).await?;
+    entries.extend(missing.into_iter().map(|name| (name, FrozenEntry::Whiteout)));
+    Ok(())
+}
+
+#[async_trait]
+impl Contents for Scanned {
+    fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>> {
+        // A directory name that is not UTF-8 is itself a violation, so that chunks below it need no file.
+        let file = self.file(data.0).and_then(|(path, length)| Some((std::str::from_utf8(path).ok()?, *length)));
+        Ok(file.map(|(path, length)| ChunkFile {
+            directory: Arc::clone(&self.root),
+            name: path.to_owned(),
+            length,
+            can_link: false,
+        }))
+    }
+
+    async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
+        let number = match &file.source {
+            Source::Data(data) => data.0,
+            Source::Stored(Stored(ChunkPayload::Inline(document))) => return Ok(document.clone()),
+            Source::Stored(_) | Source::Lower => return Ok(Bytes::new()),
+        };
+        let (root, path) = (Arc::clone(&self.root), self.path(number).to_vec());
+        blocking(move || {
+            use std::io::Read;
+            let failed = |e: std::io::Error| Error::io(printable::text(&path), e);
+            let file = open_beneath(&root, &path, OFlags::NONBLOCK).map_err(|e| failed(e.into()))?;
+            let file = File::from(file);
+            let size = file.metadata().map_err(failed)?.len();
+            let name = || printable::text(&path);
+            if size > limit {
+                return Err(Error::new(ErrorKind::OutOfMemory, format!("{}: more than {limit} bytes", name())));
+            }
+            let reservation = memory::reserve_blocking(size, &name().to_string())?;
+            let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
+            file.take(size).read_to_end(&mut bytes).map_err(failed)?;
+            Ok(memory::with_reservation(bytes.into(), reservation))
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test]
+    async fn a_directory_exchanged_for_a_link_after_the_listing_is_not_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let (source, foreign) = (place.path().join("source"), place.path().join("foreign"));
+        for (folder, text) in [(&source, "own"), (&foreign, "not")] {
+            std::fs::create_dir_all(folder.join("a/b")).unwrap();
+            std::fs::write(folder.join("a/b/zarr.json"), text).unwrap();
+        }
+        let scanned = scan(Arc::new(File::open(&source).unwrap().into()), 1, &Counters::default()).unwrap();
+        let file = FrozenFile { id: EntryId(1), lower: None, source: Source::Data(DataFileId(0)) };
+        assert_eq!(scanned.whole(&file, 100).await.unwrap(), "own");
+        std::fs::rename(source.join("a"), source.join("old")).unwrap();
+        for target in [foreign.join("a"), "old".into()] {
+            std::os::unix::fs::symlink(target, source.join("a")).unwrap();
+            assert!(scanned.whole(&file, 100).await.is_err());
+            assert!(scanned.changed(DataFileId(0)).unwrap().unwrap().open().is_err());
+            std::fs::remove_file(source.join("a")).unwrap();
+        }
+        std::fs::rename(source.join("old"), source.join("a")).unwrap();
+        assert_eq!(scanned.whole(&file, 100).await.unwrap(), "own");
+    }
+}
