@@ -1,4 +1,5 @@
-//! Shared by all tests: mounts that are always unmounted, commands that always end, and the fixtures.
+//! Shared by all tests: mounts that are always unmounted, commands that always end, and the
+//! fixtures.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -46,7 +47,8 @@ use crate::common::writing::needed;
 
 /// Time limit of any one command.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(120);
-/// Returns the time limit of a whole test program: a mount that hangs must not hang CI. `scripts/soak` allows hours.
+/// Returns the time limit of a whole test program: a mount that hangs must not hang CI.
+/// `scripts/soak` allows hours.
 fn program_deadline() -> Duration {
     let minutes = std::env::var("ICECHUNKFS_TEST_MINUTES").map_or(15, |value| value.parse().expect("minutes"));
     Duration::from_secs(minutes * 60)
@@ -57,8 +59,8 @@ pub fn program() -> &'static str {
     env!("CARGO_BIN_EXE_icechunkfs")
 }
 
-/// Ends this test program when it takes too long. A thread that hangs in a dead file system cannot be ended in another
-/// way.
+/// Ends this test program when it takes too long. A thread that hangs in a dead file system cannot
+/// be ended in another way.
 pub fn watchdog() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -127,7 +129,8 @@ pub fn run(command: &mut Command) -> Output {
     ended.unwrap_or_else(|| panic!("{command:?} did not end within {COMMAND_DEADLINE:?}"))
 }
 
-/// Runs a command to its end. Returns None, and kills the command, if that does not come before `deadline`.
+/// Runs a command to its end. Returns None, and kills the command, if that does not come before
+/// `deadline`.
 pub fn run_within(command: &mut Command, deadline: Duration) -> Option<Output> {
     watchdog();
     let mut child =
@@ -192,7 +195,8 @@ pub fn block_on<T>(work: impl Future<Output = T>) -> T {
 pub fn all_together<W: Sync, T: Send>(workers: &[W], work: impl Fn(usize, &W) -> T + Sync) -> Vec<T> {
     let start = Barrier::new(workers.len());
     std::thread::scope(|scope| {
-        let (start, work) = (&start, &work);
+        let start = &start;
+        let work = &work;
         let begin = |(n, worker)| {
             scope.spawn(move || {
                 start.wait();
@@ -208,7 +212,7 @@ pub fn all_together<W: Sync, T: Send>(workers: &[W], work: impl Fn(usize, &W) ->
 const SOON: Duration = Duration::from_secs(60);
 
 /// Asks until there is an answer. Returns None if there is none before the deadline.
-fn poll<T>(deadline: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+pub fn poll<T>(deadline: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let begin = Instant::now();
     loop {
         let answer = ask();
@@ -243,7 +247,8 @@ pub fn wait_for_end(id: i32) {
 pub fn signal(id: i32, name: &str) {
     run(Command::new("kill").arg(name).arg(id.to_string())).success();
     if name == "-STOP" {
-        // The kernel stops the threads one by one, and on a busy machine others go on with their work for a while.
+        // The kernel stops the threads one by one, and on a busy machine others go on with their
+        // work for a while.
         wait_until("threads do not stop", || !has_running_threads(id));
     }
 }
@@ -299,7 +304,8 @@ pub fn entries(directory: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// Removes root's default scratch directories of repositories below `directory`, which are in one place for all of root's mounts.
+/// Removes root's default scratch directories of repositories below `directory`, which are in one
+/// place for all of root's mounts.
 pub fn remove_default_scratch(directory: &Path) {
     let Ok(directory) = directory.canonicalize() else { return };
     for place in std::fs::read_dir("/var/lib/icechunkfs").into_iter().flatten().flatten() {
@@ -333,8 +339,8 @@ impl Mount {
         Mount { directory }
     }
 
-    /// Runs the mount command on this mountpoint. Uncommitted work goes into a scratch directory beside it, unless
-    /// `words` name another one.
+    /// Runs the mount command on this mountpoint. Uncommitted work goes into a scratch directory
+    /// beside it, unless `words` name another one.
     pub fn command(&self, repo: &Path, words: &[&str]) -> Output {
         let mut command = Command::new(program());
         command.arg("mount").arg(repo).arg(self.path()).arg("--log-file").arg(self.log_path());
@@ -346,7 +352,8 @@ impl Mount {
 
     /// Returns the arguments that mount `repo` here, with a log beside it.
     pub fn arguments(&self, repo: &str, words: &[&str]) -> Vec<String> {
-        let (place, log) = (self.path().display().to_string(), self.log_path().display().to_string());
+        let place = self.path().display().to_string();
+        let log = self.log_path().display().to_string();
         [&["mount", repo, &place, "--log-file", &log], words].concat().into_iter().map(str::to_owned).collect()
     }
 
@@ -454,8 +461,8 @@ impl FixtureSet {
         [Some(FixtureSet::own()), FixtureSet::shared()].into_iter().flatten()
     }
 
-    /// Returns the fixtures beside the project, which every checkout and CI have. Without them CI fails, and elsewhere
-    /// a message says that the test was skipped.
+    /// Returns the fixtures beside the project, which every checkout and CI have. Without them CI
+    /// fails, and elsewhere a message says that the test was skipped.
     pub fn shared() -> Option<FixtureSet> {
         let root = project("../shared/fixtures");
         if !needed(root.is_dir(), &format!("{}; the project's own fixtures are tested", root.display())) {
@@ -513,7 +520,8 @@ pub fn read_files(directory: &Path) -> Files {
     files
 }
 
-/// Returns the size of each file below a directory, and its hash; no hash of those that give `EACCES`.
+/// Returns the size of each file below a directory, and its hash; no hash of those that give
+/// `EACCES`.
 pub fn read_hashes(directory: &Path) -> BTreeMap<String, (u64, Option<String>)> {
     let mut files = BTreeMap::new();
     visit_files(directory, "", &mut |key, path| {

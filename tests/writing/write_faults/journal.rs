@@ -3,10 +3,12 @@
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::common::disk::Disk;
+use crate::common::strace::Calls;
 use crate::common::writing::{Writable, put};
-use crate::common::{read_files, wait_until, watchdog};
+use crate::common::{poll, read_files, wait_until, watchdog};
 
 /// Length limit of the journal of a small state, in bytes.
 const SHORT: u64 = 1 << 20;
@@ -48,6 +50,37 @@ fn a_journal_is_compacted_while_the_mount_runs() {
     mount.mount_again(None).success();
     assert!(read_files(&root) == shown);
     wait_until("replaced files stay", || std::fs::read_dir(mount.scratch().join("data")).unwrap().count() == 2);
+}
+
+/// After a power cut, a line of the journal must not lead to bytes that the disk does not have: it
+/// would replace those that were there before.
+#[test]
+fn bytes_that_replace_others_are_on_the_disk_before_their_line() {
+    watchdog();
+    let mount = Writable::new(&[]);
+    let root = mount.root();
+    put(&root.join("file"), "before").unwrap();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let Some(calls) = Calls::of(mount.daemon(), "sync_file_range,fsync,fdatasync,syncfs", log.path()) else { return };
+    for n in 0..3 {
+        replace(&root, n);
+        let data = std::fs::read_dir(mount.scratch().join("data")).unwrap().map(|entry| entry.unwrap().path());
+        let data = data.filter(|path| std::fs::read(path).is_ok_and(|bytes| bytes == n.to_le_bytes()));
+        let data: Vec<String> = data.map(|path| format!("<{}>", path.to_str().unwrap())).collect();
+        assert_eq!(data.len(), 1, "{data:?}");
+        let place = |seen: &[String], what: &str| seen.iter().rposition(|call| call.contains(what));
+        let seen = poll(Duration::from_secs(20), || {
+            let seen = calls.so_far();
+            let flushed = place(&seen, "/journal>")?;
+            (place(&seen, &data[0])? < flushed).then_some(seen)
+        });
+        let seen = seen.unwrap_or_else(|| panic!("not flushed, or not before its line: {:#?}", calls.so_far()));
+        // The first flush of the journal after the change comes after the bytes and their place in
+        // the file system.
+        let bytes = seen.iter().position(|call| call.contains(&data[0])).unwrap();
+        let after = |what: &str| seen.iter().skip(bytes).position(|call| call.contains(what)).unwrap();
+        assert!(after("/data>") < after("/journal>"), "{seen:#?}");
+    }
 }
 
 #[test]
@@ -141,7 +174,8 @@ fn bytes_without_a_name_after_a_power_cut_are_kept() {
     put(&root.join("replaced"), "old").unwrap();
     let shown = read_files(&root);
     mount.unmount();
-    // Another boot id simulates a power cut; two lines were lost in the middle of writing, a third is on the disk.
+    // Another boot id simulates a power cut; two lines were lost in the middle of writing, a third
+    // is on the disk.
     let scratch = mount.scratch();
     let note = std::fs::read_to_string(scratch.join("boot")).unwrap();
     let other = note.replace(note.split(' ').next().unwrap(), "00000000-0000-0000-0000-000000000000");
