@@ -81,7 +81,8 @@ impl Bench {
             std::fs::write(place.join(n.to_string()), &bytes).unwrap();
         }
         (0..count).map(move |n| {
-            let (directory, name) = (Arc::clone(&directory), n.to_string());
+            let directory = Arc::clone(&directory);
+            let name = n.to_string();
             (
                 Coords::from_slice(&[n]),
                 ChunkChange::File(ChunkFile { directory, name, length: size as u64, can_link: true }),
@@ -145,7 +146,8 @@ async fn manifests(disk: &Path) {
 }
 
 async fn chunks(disk: &Path) {
-    // Removed at the end: ext4 searches long for inodes that were not freed within the last seconds.
+    // Removed at the end: ext4 searches long for inodes that were not freed within the last
+    // seconds.
     let mut used = Vec::new();
     for (count, size) in [(128, 4 << 20), (100_000, 4096), (100_000, 400)] {
         let mut times = Vec::new();

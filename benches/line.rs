@@ -1,22 +1,27 @@
-//! A line to a server: what goes over it is late by half a round trip in each direction, and shares one bandwidth.
+//! A line to a server: what goes over it is late by half a round trip in each direction, and shares
+//! one bandwidth.
 //!
 //! ```text
 //! line PORT SERVER_PORT ROUND_TRIP_MS GBIT_PER_S [FOLDERS]
 //! ```
 //!
-//! Only the standard library, so that `rustc -O` builds it in a second (`scripts/bench-remote` does), and threads that sleep
-//! to a moment rather than a runtime whose timers count milliseconds: the line must not be what is measured.
+//! Only the standard library, so that `rustc -O` builds it in a second (`scripts/bench-remote`
+//! does), and threads that sleep to a moment rather than a runtime whose timers count milliseconds:
+//! the line must not be what is measured.
 //!
-//! Connections take turns on the line, part by part, so that none waits behind everything that another has asked for. A new
-//! connection takes a round trip before anything is carried, and there is no slow start: every connection has the whole
-//! bandwidth at once. Zero as bandwidth is no limit.
+//! Connections take turns on the line, part by part, so that none waits behind everything that
+//! another has asked for. A new connection takes a round trip before anything is carried, and there
+//! is no slow start: every connection has the whole bandwidth at once. Zero as bandwidth is no
+//! limit.
 //!
-//! An empty line on standard input is answered with what was carried since the last one: a line for each request with the
-//! microseconds at which it left the client and at which the last of its answer arrived there, the bytes of both, its method
-//! and its target, with tabs between; then an empty line. The line ends when its standard input does.
+//! An empty line on standard input is answered with what was carried since the last one: a line for
+//! each request with the microseconds at which it left the client and at which the last of its
+//! answer arrived there, the bytes of both, its method and its target, with tabs between; then an
+//! empty line. The line ends when its standard input does.
 //!
-//! FOLDERS is the directory that s3s-fs serves. It answers HEAD of a key that is a folder there with the size of the
-//! directory, for which some clients wait without end; the line then answers what a store without folders does, 404.
+//! FOLDERS is the directory that s3s-fs serves. It answers HEAD of a key that is a folder there
+//! with the size of the directory, for which some clients wait without end; the line then answers
+//! what a store without folders does, 404.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::io::{BufRead, ErrorKind, Read, Write};
@@ -35,7 +40,8 @@ const WINDOW: usize = 256;
 /// Time by which a part may be handed over early: more than a busy machine needs to wake a thread.
 const EARLY: Duration = Duration::from_millis(2);
 
-/// One direction: parts leave in the order in which they came, not faster than the bandwidth, and arrive late.
+/// One direction: parts leave in the order in which they came, not faster than the bandwidth, and
+/// arrive late.
 struct Direction {
     delay: Duration,
     bytes_per_second: f64,
@@ -108,8 +114,8 @@ fn deliver(parts: Receiver<Part>, mut sink: TcpStream) {
     let _ = sink.shutdown(Shutdown::Write);
 }
 
-/// Returns the method and target of a request that begins here. Requests of a client on one connection wait for each
-/// other, so that each begins a part.
+/// Returns the method and target of a request that begins here. Requests of a client on one
+/// connection wait for each other, so that each begins a part.
 fn request_line(bytes: &[u8]) -> Option<&str> {
     let first = bytes.get(..bytes.iter().take(8192).position(|&byte| byte == b'\r')?)?;
     std::str::from_utf8(first).ok()?.strip_suffix(" HTTP/1.1")
@@ -158,7 +164,8 @@ impl Line {
                 return;
             }
         }
-        // The other direction can still send here, so the end does not depend on which side has closed.
+        // The other direction can still send here, so the end does not depend on which side has
+        // closed.
         let _ = to.send(Part { due: Instant::now() + self.down.delay, bytes: Vec::new() });
     }
 
@@ -178,10 +185,13 @@ impl Line {
         let (to_far, at_far) = sync_channel(WINDOW);
         let (to_near, at_near) = sync_channel(WINDOW);
         let current = Arc::new(Mutex::new(None));
-        let (from_near, from_far) = (near.try_clone()?, far.try_clone()?);
+        let from_near = near.try_clone()?;
+        let from_far = far.try_clone()?;
         thread::spawn(move || deliver(at_far, far));
         thread::spawn(move || deliver(at_near, near));
-        let (line, of_down, back) = (Arc::clone(self), Arc::clone(&current), to_near.clone());
+        let line = Arc::clone(self);
+        let of_down = Arc::clone(&current);
+        let back = to_near.clone();
         thread::spawn(move || line.carry_down(from_far, to_near, &of_down));
         self.carry_up(from_near, to_far, back, &current);
         Ok(())
@@ -217,8 +227,8 @@ fn next(from: &mut TcpStream, buffer: &mut [u8]) -> Option<usize> {
         match from.read(buffer) {
             Ok(0) => return None,
             Ok(count) => {
-                // Without this, a server that sends head and body apart, and waits for an acknowledgement between them,
-                // is 40 ms late.
+                // Without this, a server that sends head and body apart, and waits for an
+                // acknowledgement between them, is 40 ms late.
                 let _ = from.set_quickack(true);
                 return Some(count);
             }

@@ -1,7 +1,8 @@
-//! The fuzzers: libFuzzer over every parser of untrusted input. `scripts/fuzz` builds, seeds and runs them.
+//! The fuzzers: libFuzzer over every parser of untrusted input. `scripts/fuzz` builds, seeds and
+//! runs them.
 //!
-//! It is an example of the package, so that it is built of the same dependencies as the tests, and no other toolchain is needed: coverage
-//! is an option of the released compiler.
+//! It is an example of the package, so that it is built of the same dependencies as the tests, and
+//! no other toolchain is needed: coverage is an option of the released compiler.
 //!
 //! ```text
 //! fuzz                          the targets' names
@@ -19,8 +20,8 @@ use std::sync::OnceLock;
 
 use counted::Counted;
 
-/// Bytes that a target may have allocated at a time. The first mutated repositories needed 16 times as many. libFuzzer
-/// keeps the input that exceeded it.
+/// Bytes that a target may have allocated at a time. The first mutated repositories needed 16 times
+/// as many. libFuzzer keeps the input that exceeded it.
 const MOST_MEMORY: usize = 256 << 20;
 
 /// The bound that the program keeps by itself, as `--memory` sets it. Bytes.
@@ -63,7 +64,8 @@ fn main() -> ExitCode {
     // Links libFuzzer.
     use libfuzzer_sys as _;
     let mut words = std::env::args();
-    let (program, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let program = words.next().unwrap_or_default();
+    let name = words.next().unwrap_or_default();
     let Some((_, target)) = targets::ALL.iter().find(|(known, _)| *known == name) else {
         targets::ALL.iter().for_each(|(name, _)| println!("{name}"));
         return if name.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(2) };
@@ -80,9 +82,10 @@ fn main() -> ExitCode {
     let words: Vec<CString> = [program].into_iter().chain(words).map(|word| CString::new(word).unwrap()).collect();
     let mut pointers: Vec<*mut c_char> = words.iter().map(|word| word.as_ptr().cast_mut()).collect();
     pointers.push(std::ptr::null_mut());
-    let (mut count, mut list) = (c_int::try_from(words.len()).unwrap(), pointers.as_mut_ptr());
-    // SAFETY: the list has this many words, ends with a null pointer and outlives the call, which changes nothing that
-    // they point to.
+    let mut count = c_int::try_from(words.len()).unwrap();
+    let mut list = pointers.as_mut_ptr();
+    // SAFETY: the list has this many words, ends with a null pointer and outlives the call, which
+    // changes nothing that they point to.
     let status = unsafe { LLVMFuzzerRunDriver(&raw mut count, &raw mut list, call) };
     if status == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,8 +1,9 @@
-//! icechunkfs mounts one ref of an [Icechunk](https://icechunk.io) repository as a plain directory of Zarr files.
+//! icechunkfs mounts one ref of an [Icechunk](https://icechunk.io) repository as a plain directory
+//! of Zarr files.
 //!
-//! As a program, it is used from the command line: `icechunkfs --help`. As a library, it opens a [`Repository`], lists its
-//! [`Refs`] and history, reads the files of a snapshot in a [`Session`], and mounts snapshots and branches ([`Mount`]) in the
-//! process that uses it. All functions block.
+//! As a program, it is used from the command line: `icechunkfs --help`. As a library, it opens a
+//! [`Repository`], lists its [`Refs`] and history, reads the files of a snapshot in a [`Session`],
+//! and mounts snapshots and branches ([`Mount`]) in the process that uses it. All functions block.
 //!
 //! ```
 //! use icechunkfs::{Repository, StoreSettings};
@@ -22,7 +23,8 @@
 //! # }
 //! ```
 //!
-//! A mount of a branch of a repository in an object store; any program can write in it, and the drop unmounts:
+//! A mount of a branch of a repository in an object store; any program can write in it, and the
+//! drop unmounts:
 //!
 //! ```no_run
 //! use icechunkfs::{Mount, Repository, StoreSettings};
@@ -38,10 +40,11 @@
 //! # }
 //! ```
 
-// Only what is exported here is promised. The modules are public for the program, tests, benches and fuzzers of this project
-// and hidden from the documentation: they can change in any release.
+// Only what is exported here is promised. The modules are public for the program, tests, benches
+// and fuzzers of this project and hidden from the documentation: they can change in any release.
 //
-// This crate is the kernel's side and the command line. Each crate below has a page in its `lib.rs`, and uses only those before it:
+// This crate is the kernel's side and the command line. Each crate below has a page in its
+// `lib.rs`, and uses only those before it:
 //
 // | crate | responsibility |
 // |---|---|
@@ -56,9 +59,10 @@
 // | [`library`] | what other programs may rely on; opening and mounting for it and for `cli` |
 // | [`cli`] | the command line: one file per command, the daemon, the log |
 //
-// A request travels down once: the kernel asks `fuse::adapter`, which asks `tree::Tree`, which finds the chunk's reference
-// in a manifest that `reader::Reader` holds in memory, which reads bytes from `storage::Storage`. A request is answered
-// immediately if its data are in memory, and becomes a task only if it must wait (`fuse::answer`).
+// A request travels down once: the kernel asks `fuse::adapter`, which asks `tree::Tree`, which
+// finds the chunk's reference in a manifest that `reader::Reader` holds in memory, which reads
+// bytes from `storage::Storage`. A request is answered immediately if its data are in memory, and
+// becomes a task only if it must wait (`fuse::answer`).
 
 #[doc(hidden)]
 pub use icechunkfs_base::{

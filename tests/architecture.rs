@@ -17,7 +17,8 @@ fn functions_named_in_architecture_md_exist_in_their_files() {
     let document = document.replace("```", "");
     let words = quoted(&document);
     let is_file = |word: &str| (word.starts_with("src/") || word.starts_with("crates/")) && word.ends_with(".rs");
-    let (mut found, mut wrong) = (0, Vec::new());
+    let mut found = 0;
+    let mut wrong = Vec::new();
     let mut look = |file: &str, needles: [String; 2]| match std::fs::read_to_string(root.join(file)) {
         Err(error) => wrong.push(format!("{file}: {error}")),
         Ok(text) if needles.iter().any(|needle| text.contains(needle.as_str())) => found += 1,

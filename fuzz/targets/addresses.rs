@@ -1,4 +1,5 @@
-//! Untrusted names and URLs, made into the addresses that requests and credentials go to: of the provider, or refused.
+//! Untrusted names and URLs, made into the addresses that requests and credentials go to: of the
+//! provider, or refused.
 
 use icechunkfs::endpoint::Endpoint;
 use icechunkfs::storage::location::Location;

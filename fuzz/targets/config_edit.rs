@@ -1,5 +1,5 @@
-//! Changes of an untrusted configuration: the written document has the intended meaning. The input is the name of a
-//! setting, a value, and a document, each on a line except the last.
+//! Changes of an untrusted configuration: the written document has the intended meaning. The input
+//! is the name of a setting, a value, and a document, each on a line except the last.
 
 use icechunkfs::format::config::RepoConfig;
 use icechunkfs::format::config_edit::{self, encode, problems};

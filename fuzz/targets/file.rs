@@ -3,7 +3,8 @@
 /// Name and versions, up to the type of the file.
 const MAGIC: &[u8] = b"ICE\xF0\x9F\xA7\x8ACHUNKfuzz                    ";
 
-/// Returns a file around a payload that is not compressed: compression would hide it from the fuzzer.
+/// Returns a file around a payload that is not compressed: compression would hide it from the
+/// fuzzer.
 pub(crate) fn around(file_type: u8, payload: &[u8]) -> Vec<u8> {
     [MAGIC, &[2, file_type, 0], payload].concat()
 }

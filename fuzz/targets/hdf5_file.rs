@@ -1,7 +1,8 @@
-//! HDF5 files of any contents: another reader finds the groups, data and attributes that were written.
+//! HDF5 files of any contents: another reader finds the groups, data and attributes that were
+//! written.
 //!
-//! The bytes of an input choose groups, datasets and attributes. Files of reasonable length are made whole and read; of longer ones
-//! some parts are made.
+//! The bytes of an input choose groups, datasets and attributes. Files of reasonable length are
+//! made whole and read; of longer ones some parts are made.
 
 use icechunkfs::views::netcdf::hdf5::model::{Attribute, DataType, Dataset, FileModel, Group, Layout, Value};
 use icechunkfs::views::netcdf::hdf5::plan::{Part, Plan};
@@ -179,7 +180,8 @@ pub(crate) fn make(bytes: &[u8]) -> Option<(FileModel, Vec<u8>)> {
 
 /// Returns the path of a dataset.
 pub(crate) fn path(model: &FileModel, dataset: &Dataset) -> String {
-    let (mut path, mut group) = (dataset.name.clone(), dataset.group);
+    let mut path = dataset.name.clone();
+    let mut group = dataset.group;
     while group > 0 {
         path = format!("{}/{path}", model.groups[group].name);
         group = model.groups[group].parent;

@@ -1,4 +1,5 @@
-//! One function for each kind of untrusted input. A panic, or more memory than [`crate::MOST_MEMORY`], is a failure.
+//! One function for each kind of untrusted input. A panic, or more memory than
+//! [`crate::MOST_MEMORY`], is a failure.
 
 mod addresses;
 mod alpha_manifest;

@@ -29,7 +29,8 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// Checks by the Unicode standard's list, not the program's: characters that are invisible or move visible ones.
+/// Checks by the Unicode standard's list, not the program's: characters that are invisible or move
+/// visible ones.
 fn expect_harmless(text: &str, but: &str) {
     let acts = |c: char| {
         let number = u32::from(c);
@@ -45,7 +46,8 @@ fn expect_harmless(text: &str, but: &str) {
 
 /// Reads one word of quoted parts as bash does. Returns None if it is not one word.
 fn read_word(word: &str) -> Option<Vec<u8>> {
-    let (mut rest, mut read) = (word.as_bytes(), Vec::new());
+    let mut rest = word.as_bytes();
+    let mut read = Vec::new();
     loop {
         rest = match rest {
             [] => return Some(read),

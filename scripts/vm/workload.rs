@@ -1,11 +1,13 @@
-//! Does the same random operations in a plain directory and in a mount, and checks both after a power cut.
+//! Does the same random operations in a plain directory and in a mount, and checks both after a
+//! power cut.
 //!
 //!   workload run SEED PLAIN MOUNT            until the machine is switched off; prints each operation that was answered
 //!   workload check SEED PLAIN MOUNT LAST OLD after operation LAST was answered, and OLD was a few seconds before the cut
 //!
-//! The operations follow from the seed alone, so that the check knows them. The remaining names must be those after one
-//! of the operations, at or behind the last one that was made durable or is old. The bytes of a file must be those of
-//! one of its versions; or, behind the last version that the file system must keep in full, a mixture of versions.
+//! The operations follow from the seed alone, so that the check knows them. The remaining names
+//! must be those after one of the operations, at or behind the last one that was made durable or is
+//! old. The bytes of a file must be those of one of its versions; or, behind the last version that
+//! the file system must keep in full, a mixture of versions.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -43,20 +45,53 @@ impl Random {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Create { path: String, bytes: Vec<u8> },
+    Create {
+        path: String,
+        bytes: Vec<u8>,
+    },
     /// Writes at `offset`, which may be the end.
-    Write { path: String, offset: u64, bytes: Vec<u8> },
+    Write {
+        path: String,
+        offset: u64,
+        bytes: Vec<u8>,
+    },
     /// `open(O_TRUNC)`, `write`, `close`.
-    Rewrite { path: String, bytes: Vec<u8> },
+    Rewrite {
+        path: String,
+        bytes: Vec<u8>,
+    },
     /// `open(O_CREAT)` of `temporary`, `write`, `close`, `rename`.
-    Replace { path: String, temporary: String, bytes: Vec<u8>, sync: bool },
-    Truncate { path: String, length: u64 },
-    Unlink { path: String },
-    MakeDirectory { path: String },
-    Rename { from: String, to: String },
-    Link { from: String, to: String },
-    Sync { path: String, data_only: bool },
-    SyncDirectory { path: String },
+    Replace {
+        path: String,
+        temporary: String,
+        bytes: Vec<u8>,
+        sync: bool,
+    },
+    Truncate {
+        path: String,
+        length: u64,
+    },
+    Unlink {
+        path: String,
+    },
+    MakeDirectory {
+        path: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
+    Link {
+        from: String,
+        to: String,
+    },
+    Sync {
+        path: String,
+        data_only: bool,
+    },
+    SyncDirectory {
+        path: String,
+    },
     Commit,
 }
 
@@ -77,8 +112,8 @@ struct Version {
 #[derive(Default)]
 struct Inode {
     versions: Vec<Version>,
-    /// Operations from which on the version of that moment is kept in full, and whether the operation must be answered
-    /// for it.
+    /// Operations from which on the version of that moment is kept in full, and whether the
+    /// operation must be answered for it.
     kept: Vec<(usize, bool)>,
 }
 
@@ -87,7 +122,8 @@ struct World {
     entries: BTreeMap<String, Entry>,
     inodes: Vec<Inode>,
     temporary: usize,
-    /// Operations that are durable in the mount, with all before them, once another one was answered.
+    /// Operations that are durable in the mount, with all before them, once another one was
+    /// answered.
     durable: Vec<(usize, usize)>,
 }
 
@@ -260,7 +296,8 @@ struct Script {
     random: Random,
     world: World,
     number: usize,
-    /// True if the program flushes next to nothing: the mount and the file system decide what is kept.
+    /// True if the program flushes next to nothing: the mount and the file system decide what is
+    /// kept.
     is_lazy: bool,
     queue: Vec<Op>,
 }
@@ -395,7 +432,8 @@ fn names(world: &World) -> BTreeMap<String, Entry> {
     world.entries.clone()
 }
 
-/// Returns the index of the oldest version that may be found, if the names are those after operation `now`.
+/// Returns the index of the oldest version that may be found, if the names are those after
+/// operation `now`.
 fn floor(inode: &Inode, now: usize, last: usize, old: usize) -> usize {
     let at = |op: usize| inode.versions.iter().rposition(|version| version.op <= op).unwrap_or(0);
     let kept = inode.kept.iter().filter(|(op, answered)| *op <= if *answered { last } else { now });
@@ -404,8 +442,9 @@ fn floor(inode: &Inode, now: usize, last: usize, old: usize) -> usize {
     kept.max(rewritten.unwrap_or(0))
 }
 
-/// Returns the version that `bytes` have, if they are one of `versions`, or a mixture of them. The first version is
-/// kept in full if `is_kept`: zeros are found only behind its end, or where later versions cut the file off.
+/// Returns the version that `bytes` have, if they are one of `versions`, or a mixture of them. The
+/// first version is kept in full if `is_kept`: zeros are found only behind its end, or where later
+/// versions cut the file off.
 fn fits(versions: &[&Version], bytes: &[u8], is_kept: bool) -> Result<Option<usize>, String> {
     if let Some(version) = versions.iter().rev().find(|version| *version.bytes == bytes) {
         return Ok(Some(version.op));
@@ -439,8 +478,8 @@ fn fits(versions: &[&Version], bytes: &[u8], is_kept: bool) -> Result<Option<usi
     }
 }
 
-/// Returns the problems of `found` if the names are those after operation `now`; and the version of each file that is
-/// there in full.
+/// Returns the problems of `found` if the names are those after operation `now`; and the version of
+/// each file that is there in full.
 fn judge(
     entries: &BTreeMap<String, Entry>,
     world: &World,
@@ -448,7 +487,8 @@ fn judge(
     (now, last, old): (usize, usize, usize),
     at_least: &BTreeMap<usize, usize>,
 ) -> (Vec<String>, BTreeMap<usize, usize>) {
-    let (mut wrong, mut whole) = (Vec::new(), BTreeMap::new());
+    let mut wrong = Vec::new();
+    let mut whole = BTreeMap::new();
     for (path, entry) in entries {
         let (Entry::File(number), Some(Some(bytes))) = (entry, found.get(path)) else { continue };
         let inode = &world.inodes[*number];
@@ -494,14 +534,16 @@ fn check(seed: u64, plain: &Path, mount: &Path, last: usize, old: usize) -> bool
                 _ => false,
             })
     };
-    let (left, shown) = (read(plain), read(mount));
+    let left = read(plain);
+    let shown = read(mount);
     let mut good = true;
     let candidates = |found: &Found, from: usize| -> Vec<usize> {
         (from..=last + 1).rev().filter(|now| same(&past[*now], found)).collect()
     };
     // The plain directory, to learn which operations it kept.
     let kept_by_plain = candidates(&left, 0).first().copied();
-    let (mut at_least, mut torn) = (BTreeMap::new(), Vec::new());
+    let mut at_least = BTreeMap::new();
+    let mut torn = Vec::new();
     if let Some(now) = kept_by_plain {
         let (wrong, whole) = judge(&past[now], world, &left, (now, last, old), &BTreeMap::new());
         torn = wrong;
@@ -524,13 +566,17 @@ fn check(seed: u64, plain: &Path, mount: &Path, last: usize, old: usize) -> bool
         (None, Some((now, wrong))) => {
             good = false;
             for line in wrong {
-                println!("vm: BAD: if the names are those after {now} of {last} ({durable} durable, {old} old): {line}");
+                println!(
+                    "vm: BAD: if the names are those after {now} of {last} ({durable} durable, {old} old): {line}"
+                );
             }
         }
         (None, None) => {
             good = false;
             let before = candidates(&shown, 0).first().copied();
-            println!("vm: BAD: names of before {from} ({durable} durable, {old} old): {before:?} of {last}; next {op_ahead:?}");
+            println!(
+                "vm: BAD: names of before {from} ({durable} durable, {old} old): {before:?} of {last}; next {op_ahead:?}"
+            );
             let names = &past[last];
             let missing: Vec<&String> = names.keys().filter(|name| !shown.contains_key(*name)).collect();
             let strange: Vec<&String> = shown.keys().filter(|name| !names.contains_key(*name)).collect();
@@ -543,7 +589,9 @@ fn check(seed: u64, plain: &Path, mount: &Path, last: usize, old: usize) -> bool
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let number = |at: usize| arguments[at].parse::<u64>().unwrap();
-    let (seed, plain, mount) = (number(2), Path::new(&arguments[3]), Path::new(&arguments[4]));
+    let seed = number(2);
+    let plain = Path::new(&arguments[3]);
+    let mount = Path::new(&arguments[4]);
     match arguments[1].as_str() {
         "run" => run(seed, plain, mount),
         _ => {

@@ -1,4 +1,5 @@
-//! `icechunkfs amend`: replaces the message or metadata of a branch's newest commit, without a mount.
+//! `icechunkfs amend`: replaces the message or metadata of a branch's newest commit, without a
+//! mount.
 
 use clap::Args;
 use serde_json::json;
@@ -24,8 +25,9 @@ pub(crate) struct AmendArgs {
     /// Remove a metadata item. Repeatable.
     #[arg(long, value_name = "KEY")]
     unset: Vec<String>,
-    /// Print {"branch", "snapshot", "replaced", "parent", "kept"}: the new snapshot's id, the ids that it replaces (newest
-    /// first), and refs that still point to one of them. Snapshot is null if nothing changes.
+    /// Print {"branch", "snapshot", "replaced", "parent", "kept"}: the new snapshot's id, the ids
+    /// that it replaces (newest first), and refs that still point to one of them. Snapshot is null
+    /// if nothing changes.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

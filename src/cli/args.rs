@@ -1,4 +1,5 @@
-//! The parser of the command line. Scripts depend on its arguments: they are extended, never changed.
+//! The parser of the command line. Scripts depend on its arguments: they are extended, never
+//! changed.
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 
@@ -49,13 +50,15 @@ use icechunkfs_base::size;
     after_help = examples::PROGRAM
 )]
 pub struct Arguments {
-    /// Limit for everything held in memory, such as 256M [default: 512M, or a quarter of the memory if that is less].
+    /// Limit for everything held in memory, such as 256M [default: 512M, or a quarter of the memory
+    /// if that is less].
     #[arg(long, global = true, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) memory: Option<u64>,
     /// Log more; twice logs everything.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Form of a failure on standard error: text, or json (one line, {"errno", "message"}). Usage errors are always text.
+    /// Form of a failure on standard error: text, or json (one line, {"errno", "message"}). Usage
+    /// errors are always text.
     #[arg(
         long,
         global = true,
@@ -81,9 +84,10 @@ pub(crate) enum ErrorFormat {
 pub(crate) enum Command {
     /// Mount a branch, tag or snapshot of a repository as a directory.
     ///
-    /// Returns when the mount answers; a daemon serves it until it is unmounted with `icechunkfs unmount`, `umount`,
-    /// SIGTERM or SIGINT. A branch is writable unless the mount is read-only: uncommitted changes are kept in a scratch
-    /// directory until `touch MOUNTPOINT/.icechunk/commit` or `icechunkfs commit` commits them.
+    /// Returns when the mount answers; a daemon serves it until it is unmounted with
+    /// `icechunkfs unmount`, `umount`, SIGTERM or SIGINT. A branch is writable unless the mount is
+    /// read-only: uncommitted changes are kept in a scratch directory until
+    /// `touch MOUNTPOINT/.icechunk/commit` or `icechunkfs commit` commits them.
     #[command(after_help = examples::MOUNT)]
     Mount(Box<MountArgs>),
     /// Remove a mount, even if its daemon has died.
@@ -95,76 +99,91 @@ pub(crate) enum Command {
     /// Show a summary of the uncommitted changes in a mount.
     #[command(after_help = examples::STATUS)]
     Status(MountpointArgs),
-    /// Show differences node by node: the uncommitted changes in a mount, or those between two snapshots of a repository.
+    /// Show differences node by node: the uncommitted changes in a mount, or those between two
+    /// snapshots of a repository.
     #[command(override_usage = super::diff::USAGE, after_help = examples::DIFF)]
     Diff(Box<DiffArgs>),
-    /// Replace the message or metadata of a branch's newest commit (version 2). The old commit stays until garbage is
-    /// collected.
+    /// Replace the message or metadata of a branch's newest commit (version 2). The old commit
+    /// stays until garbage is collected.
     #[command(after_help = examples::AMEND)]
     Amend(Box<AmendArgs>),
-    /// Combine the newest commits of a branch into one with the contents of the last (version 2). The old commits stay until
-    /// garbage is collected.
+    /// Combine the newest commits of a branch into one with the contents of the last (version 2).
+    /// The old commits stay until garbage is collected.
     #[command(after_help = examples::SQUASH)]
     Squash(Box<SquashArgs>),
-    /// Make a repository with everything that the branches and tags of another reach, under the same ids.
+    /// Make a repository with everything that the branches and tags of another reach, under the
+    /// same ids.
     ///
-    /// Objects are copied byte for byte, in parallel, and checked: metadata is decoded, and what is there already is compared. A clone that was
-    /// interrupted continues where it was. The new repository has the configuration, metadata and feature flags of REPO, and its own
-    /// operations log.
+    /// Objects are copied byte for byte, in parallel, and checked: metadata is decoded, and what is
+    /// there already is compared. A clone that was interrupted continues where it was. The new
+    /// repository has the configuration, metadata and feature flags of REPO, and its own operations
+    /// log.
     #[command(after_help = examples::CLONE)]
     Clone(Box<CloneArgs>),
-    /// Bring branches and tags of another repository to where this one has them, and copy what it lacks for that.
+    /// Bring branches and tags of another repository to where this one has them, and copy what it
+    /// lacks for that.
     ///
-    /// Branches move forward only, unless --force is given; tags never move, and those that were deleted there stay deleted. Each ref moves
-    /// at once, when all that it needs is stored. Refs that REPO does not have stay. A push that was interrupted continues where it was.
+    /// Branches move forward only, unless --force is given; tags never move, and those that were
+    /// deleted there stay deleted. Each ref moves at once, when all that it needs is stored. Refs
+    /// that REPO does not have stay. A push that was interrupted continues where it was.
     ///
     /// Exit status: 0 if all refs are there now, 1 if any was refused.
     #[command(after_help = examples::PUSH)]
     Push(Box<PushArgs>),
-    /// Bring branches and tags of this repository to where another has them: a push the other way round.
+    /// Bring branches and tags of this repository to where another has them: a push the other way
+    /// round.
     ///
     /// Exit status: 0 if all refs are here now, 1 if any was refused.
     #[command(after_help = examples::PULL)]
     Pull(Box<PullArgs>),
-    /// Merge a branch, tag or snapshot into a branch: what it changed since the common ancestor becomes one commit there.
+    /// Merge a branch, tag or snapshot into a branch: what it changed since the common ancestor
+    /// becomes one commit there.
     ///
-    /// No chunk is copied. Both sides are compared node by node and chunk by chunk: what only one of them changed is taken, what both changed in
-    /// different ways is a conflict, and then nothing is merged. A merge is recorded in the commit's metadata, so that the branch can be merged
-    /// again when it has gone on.
+    /// No chunk is copied. Both sides are compared node by node and chunk by chunk: what only one
+    /// of them changed is taken, what both changed in different ways is a conflict, and then
+    /// nothing is merged. A merge is recorded in the commit's metadata, so that the branch can be
+    /// merged again when it has gone on.
     ///
     /// Exit status: 0 if the branch has all changes now, or had them before; 1 after a conflict.
     #[command(after_help = examples::MERGE)]
     Merge(Box<MergeArgs>),
-    /// Make a path what it was in an older snapshot, in a mount or on a branch. No chunk is read, copied or stored again.
+    /// Make a path what it was in an older snapshot, in a mount or on a branch. No chunk is read,
+    /// copied or stored again.
     ///
-    /// Everything at and below PATH becomes as REF has it: nodes and chunks that REF has not are removed, nodes that were moved below PATH are
-    /// moved back, and everything else stays. A path whose group or array had another name in REF is found under that. In a mount the result is
-    /// an uncommitted change, which replaces other uncommitted changes below PATH: `diff` shows it, `commit` and `discard` take it. Without a
-    /// mount it is one commit on a branch.
+    /// Everything at and below PATH becomes as REF has it: nodes and chunks that REF has not are
+    /// removed, nodes that were moved below PATH are moved back, and everything else stays. A path
+    /// whose group or array had another name in REF is found under that. In a mount the result is
+    /// an uncommitted change, which replaces other uncommitted changes below PATH: `diff` shows it,
+    /// `commit` and `discard` take it. Without a mount it is one commit on a branch.
     ///
     /// Exit status: 0 if PATH is as in REF now, or was before; 1 after a conflict.
     #[command(after_help = examples::RESTORE)]
     Restore(Box<RestoreArgs>),
-    /// Rewrite all manifests of a branch in a commit that changes nothing else: split by other rules, or merged where many
-    /// commits have left many.
+    /// Rewrite all manifests of a branch in a commit that changes nothing else: split by other
+    /// rules, or merged where many commits have left many.
     RewriteManifests(Box<RewriteManifestsArgs>),
     /// Discard the uncommitted changes in a mount. Untracked files stay.
     #[command(after_help = examples::DISCARD)]
     Discard(DiscardArgs),
-    /// Move a mount to its branch's newest commit. Uncommitted changes stay; a conflict refuses the move.
+    /// Move a mount to its branch's newest commit. Uncommitted changes stay; a conflict refuses the
+    /// move.
     Refresh(MountpointArgs),
-    /// List the icechunkfs mounts of this machine: what they show, their uncommitted changes, daemon and health.
+    /// List the icechunkfs mounts of this machine: what they show, their uncommitted changes,
+    /// daemon and health.
     ///
-    /// Never hangs: a mount that does not answer within two seconds is listed as hanging. Other users' mounts are listed with what
-    /// this user may know; root sees all. Mounts in other mount namespaces (containers) are not visible from outside.
+    /// Never hangs: a mount that does not answer within two seconds is listed as hanging. Other
+    /// users' mounts are listed with what this user may know; root sees all. Mounts in other mount
+    /// namespaces (containers) are not visible from outside.
     List(ListArgs),
-    /// Check this machine for everything that a mount needs: the kernel, /dev/fuse, fusermount3, limits, space, other mounts; with REPO also
-    /// the store: its clock, the credentials, and what they allow.
+    /// Check this machine for everything that a mount needs: the kernel, /dev/fuse, fusermount3,
+    /// limits, space, other mounts; with REPO also the store: its clock, the credentials, and what
+    /// they allow.
     ///
-    /// Each line is ok, warn or fail, and says what to do. Exit status: 1 if any line is fail. Nothing is changed; only --write
-    /// writes, one temporary object that is removed again.
+    /// Each line is ok, warn or fail, and says what to do. Exit status: 1 if any line is fail.
+    /// Nothing is changed; only --write writes, one temporary object that is removed again.
     Doctor(Box<DoctorArgs>),
-    /// Read everything below a path of a mount into the mount's cache (--cache), for fast or offline use.
+    /// Read everything below a path of a mount into the mount's cache (--cache), for fast or
+    /// offline use.
     #[command(after_help = examples::PREFETCH)]
     Prefetch(PrefetchArgs),
     /// Create an empty repository (format version 2).
@@ -178,10 +197,12 @@ pub(crate) enum Command {
     /// List, create and delete tags.
     #[command(after_help = examples::TAG)]
     Tag(TagArgs),
-    /// Show and change the configuration stored in a repository, which applies to all programs that open it.
+    /// Show and change the configuration stored in a repository, which applies to all programs that
+    /// open it.
     #[command(after_help = examples::CONFIG)]
     Config(ConfigArgs),
-    /// Show the operations log of a repository, newest first: commits, branches, tags, configuration, maintenance.
+    /// Show the operations log of a repository, newest first: commits, branches, tags,
+    /// configuration, maintenance.
     Ops(OpsArgs),
     /// Show the history of a branch, tag or snapshot, newest first.
     #[command(after_help = examples::LOG)]
@@ -189,40 +210,48 @@ pub(crate) enum Command {
     /// List groups and arrays with shape, stored chunks and bytes.
     #[command(after_help = examples::LS)]
     Ls(LsArgs),
-    /// Migrate an older repository to format version 2. Version 1 is migrated in place: the data stay where they are, and programs
-    /// that support only version 1 can no longer open it. With --to, a new repository is created elsewhere.
+    /// Migrate an older repository to format version 2. Version 1 is migrated in place: the data
+    /// stay where they are, and programs that support only version 1 can no longer open it. With
+    /// --to, a new repository is created elsewhere.
     Migrate(MigrateArgs),
-    /// Remove old commits from histories. Branches and tags keep their contents. Run `icechunkfs gc` afterwards to free the space.
+    /// Remove old commits from histories. Branches and tags keep their contents. Run
+    /// `icechunkfs gc` afterwards to free the space.
     #[command(after_help = examples::EXPIRE)]
     Expire(ExpireArgs),
-    /// Remove garbage: commits that no branch or tag leads to, with their manifests and chunks, and leftovers of failed commits.
+    /// Remove garbage: commits that no branch or tag leads to, with their manifests and chunks, and
+    /// leftovers of failed commits.
     ///
-    /// Keeps everything that branches and tags lead to, that uncommitted changes on this machine are based on (in its mounts, and
-    /// in scratch directories in their default locations), and that is younger than --older-than. Only their age protects
-    /// running commits of other programs, scratch directories elsewhere, and uncommitted changes of users other than root and the
-    /// user who runs this: choose a time before they began, or name the scratch directories with --keep-scratch.
+    /// Keeps everything that branches and tags lead to, that uncommitted changes on this machine
+    /// are based on (in its mounts, and in scratch directories in their default locations), and
+    /// that is younger than --older-than. Only their age protects running commits of other
+    /// programs, scratch directories elsewhere, and uncommitted changes of users other than root
+    /// and the user who runs this: choose a time before they began, or name the scratch directories
+    /// with --keep-scratch.
     #[command(after_help = examples::GC)]
     Gc(GcArgs),
     /// Check a repository: every rule of its format, and that every object exists with its length.
     ///
-    /// Severities: an error is lost or unreadable data or history; a warning is a violated rule while everything can be read, as old
-    /// releases caused it; a note is an object that nothing needs (`icechunkfs gc` removes it).
+    /// Severities: an error is lost or unreadable data or history; a warning is a violated rule
+    /// while everything can be read, as old releases caused it; a note is an object that nothing
+    /// needs (`icechunkfs gc` removes it).
     ///
-    /// Exit status: 0 if there are only notes, 3 if there are warnings, 4 if there are errors; 1 if the repository could not be
-    /// checked, 2 for usage errors.
+    /// Exit status: 0 if there are only notes, 3 if there are warnings, 4 if there are errors; 1 if
+    /// the repository could not be checked, 2 for usage errors.
     #[command(after_help = examples::VERIFY)]
     Verify(VerifyArgs),
-    /// Export the files of a branch, tag or snapshot, as a mount shows them, into a directory, without mounting.
+    /// Export the files of a branch, tag or snapshot, as a mount shows them, into a directory,
+    /// without mounting.
     ///
-    /// Each file is written whole or not at all. An interrupted export continues when it is run again. When the command
-    /// succeeds, everything is on the disk. Files have the commit's time.
+    /// Each file is written whole or not at all. An interrupted export continues when it is run
+    /// again. When the command succeeds, everything is on the disk. Files have the commit's time.
     #[command(after_help = examples::EXPORT)]
     Export(ExportArgs),
     /// Commit the files of a directory to a branch, or to a new repository, without mounting.
     ///
-    /// Works like `cp -r` into a mount and a commit: SRC replaces what is at the same path, everything else stays (--delete
-    /// makes the branch a mirror), files that Zarr has no place for are listed and left out, and a node that cannot be committed
-    /// refuses the whole import. The commit is atomic. SRC stays unchanged.
+    /// Works like `cp -r` into a mount and a commit: SRC replaces what is at the same path,
+    /// everything else stays (--delete makes the branch a mirror), files that Zarr has no place for
+    /// are listed and left out, and a node that cannot be committed refuses the whole import. The
+    /// commit is atomic. SRC stays unchanged.
     #[command(after_help = examples::IMPORT)]
     Import(ImportArgs),
     /// Show the storage use of a repository: by kind, by ref, by array, and unreachable objects.
@@ -230,7 +259,8 @@ pub(crate) enum Command {
     /// Write the bytes of one Zarr key to standard output, without mounting.
     #[command(after_help = examples::CAT)]
     Cat(CatArgs),
-    /// Show what a mount does right now: requests, bytes by where they come from, and open files, as top(1) does for processes.
+    /// Show what a mount does right now: requests, bytes by where they come from, and open files,
+    /// as top(1) does for processes.
     Top(TopArgs),
     /// Write manual pages and the completions of bash, zsh and fish, for packages.
     #[command(hide = true)]

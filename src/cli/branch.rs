@@ -26,8 +26,8 @@ pub(crate) enum BranchAction {
     Create(CreateArgs),
     /// Delete a branch. Its commits stay until garbage is collected.
     Delete(DeleteArgs),
-    /// Make a branch point to another snapshot. Asks first if commits are then on no branch or tag; refuses if the branch moves in
-    /// the meantime.
+    /// Make a branch point to another snapshot. Asks first if commits are then on no branch or tag;
+    /// refuses if the branch moves in the meantime.
     Reset(ResetArgs),
 }
 
@@ -35,7 +35,8 @@ pub(crate) enum BranchAction {
 pub(crate) struct ResetArgs {
     /// The name of the branch.
     name: String,
-    /// The new target: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
+    /// The new target: a branch, a tag, a snapshot id, or one of these and ~N for N commits before
+    /// it.
     #[arg(long, value_name = "REF")]
     to: String,
     #[command(flatten)]
@@ -66,7 +67,8 @@ async fn reset_branch(repo: &str, ResetArgs { name, to, change }: &ResetArgs) ->
     let others = refs.branches.into_values().chain(refs.tags.into_values());
     let lost = ref_commands::lost_commits(&repository, previous, others)?;
     let mounted = ref_commands::mounted(&repository, name);
-    // Commits that stay on a branch or tag are not lost. Changes in a mount would need another branch to be committed to.
+    // Commits that stay on a branch or tag are not lost. Changes in a mount would need another
+    // branch to be committed to.
     if lost.is_some() || mounted.is_some() {
         let question = format!(
             "branch `{}` will go from {} to {}.",

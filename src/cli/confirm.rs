@@ -1,7 +1,8 @@
 //! Confirmation of destructive commands.
 //!
-//! A destructive command lists what it will remove, and continues only if the user confirms: by `--yes`, or by an answer
-//! on the terminal. Without a terminal it refuses, so that a script that destroys data must state the intent.
+//! A destructive command lists what it will remove, and continues only if the user confirms: by
+//! `--yes`, or by an answer on the terminal. Without a terminal it refuses, so that a script that
+//! destroys data must state the intent.
 
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 
@@ -22,16 +23,19 @@ pub(crate) struct ConfirmArgs {
 }
 
 impl ConfirmArgs {
-    /// Returns if the user confirms `what`, one or more sentences that list what will be removed. Names in it must have gone through
-    /// [`printable::line`]. Must be called before anything is changed, and outside of any deadline: users take time to answer.
+    /// Returns if the user confirms `what`, one or more sentences that list what will be removed.
+    /// Names in it must have gone through [`printable::line`]. Must be called before anything is
+    /// changed, and outside of any deadline: users take time to answer.
     ///
-    /// Fails with [`ErrorKind::InvalidInput`] if there is no terminal, with [`ErrorKind::NotPermitted`] if the answer is no.
+    /// Fails with [`ErrorKind::InvalidInput`] if there is no terminal, with
+    /// [`ErrorKind::NotPermitted`] if the answer is no.
     pub(crate) fn confirm(self, what: &str) -> Result<()> {
         if self.yes {
             return Ok(());
         }
         let what = printable::lines(what);
-        let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
+        let stdin = std::io::stdin();
+        let stderr = std::io::stderr();
         // The question goes to standard error, so that results can be piped.
         if !stdin.is_terminal() || !stderr.is_terminal() {
             return Err(Error::multi_line(
@@ -41,7 +45,8 @@ impl ConfirmArgs {
         }
         // Only a clear yes is one; the end of the input is a no.
         let ask = || -> std::io::Result<String> {
-            let (mut output, mut answer) = (stderr.lock(), Vec::new());
+            let mut output = stderr.lock();
+            let mut answer = Vec::new();
             write!(output, "{what}\nContinue? [y/N] ")?;
             output.flush()?;
             BufReader::new(stdin.lock().take(LONGEST_ANSWER)).read_until(b'\n', &mut answer)?;

@@ -1,4 +1,5 @@
-//! `icechunkfs commit`, `status`, `diff`, `discard`, `refresh`: commands to the daemon of a mount, through its control files.
+//! `icechunkfs commit`, `status`, `diff`, `discard`, `refresh`: commands to the daemon of a mount,
+//! through its control files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,14 +38,16 @@ pub(crate) struct CommitArgs {
     /// Replace the branch's newest commit.
     #[arg(long)]
     amend: bool,
-    /// Resolve conflicts between chunks: ours keeps the chunks of this mount, theirs those of concurrent commits [default: refuse].
+    /// Resolve conflicts between chunks: ours keeps the chunks of this mount, theirs those of
+    /// concurrent commits [default: refuse].
     #[arg(long, value_name = "WHOSE", value_parser = choice::<OnConflict>())]
     on_conflict: Option<OnConflict>,
-    /// Commit nothing if there are warnings: about arrays that the Icechunk library cannot read, chunks of a wrong length, nodes in no group.
+    /// Commit nothing if there are warnings: about arrays that the Icechunk library cannot read,
+    /// chunks of a wrong length, nodes in no group.
     #[arg(long)]
     strict: bool,
-    /// Print {"snapshot", "rebased_over", "nodes", "chunks", "untracked", "ungrouped", "warnings": [{"path", "why"}]}; snapshot is null if
-    /// there was nothing to commit.
+    /// Print {"snapshot", "rebased_over", "nodes", "chunks", "untracked", "ungrouped", "warnings":
+    /// [{"path", "why"}]}; snapshot is null if there was nothing to commit.
     #[arg(long)]
     json: bool,
     /// Write the progress to this descriptor, a JSON object a line, for the Python package.
@@ -65,7 +68,8 @@ pub(crate) struct MountpointArgs {
 pub(crate) struct DiscardArgs {
     #[command(flatten)]
     mount: MountpointArgs,
-    /// Discard what is at and below this path, as `status` shows it or as the shell names it in the mount [default: everything].
+    /// Discard what is at and below this path, as `status` shows it or as the shell names it in the
+    /// mount [default: everything].
     path: Option<String>,
 }
 
@@ -131,8 +135,8 @@ pub(crate) fn run(MountpointArgs { mountpoint, json }: &MountpointArgs, command:
     }
 }
 
-/// Returns the uncommitted changes of a mount whose daemon answers by `ask`, without a look at the branch; `None` if it does not know
-/// them.
+/// Returns the uncommitted changes of a mount whose daemon answers by `ask`, without a look at the
+/// branch; `None` if it does not know them.
 pub(crate) fn local_status(ask: impl Fn(&[u8]) -> Result<Option<Vec<u8>>>) -> Result<Option<Status>> {
     // A daemon of an older version knows only the second.
     for command in [Command::LocalStatus, Command::Status] {
@@ -150,7 +154,8 @@ fn print_read_only(mount: &OpenMount, json: bool) -> Result<()> {
     print(&printable::text(&text))
 }
 
-/// Opens the mount at `mountpoint`, or the one that the current directory is in; its daemon answers and may be asked.
+/// Opens the mount at `mountpoint`, or the one that the current directory is in; its daemon answers
+/// and may be asked.
 fn open_or_current(mountpoint: Option<&Path>) -> Result<OpenMount> {
     let mount = mountpoint.map_or_else(OpenMount::current, OpenMount::open)?;
     mount.require_answers()?;
@@ -162,14 +167,16 @@ pub(super) fn open(mountpoint: &Path) -> Result<OpenMount> {
     open_or_current(Some(mountpoint))
 }
 
-/// Opens the mount at `mountpoint` as [`open`] does. Fails with [`ErrorKind::ReadOnly`] if it is read-only.
+/// Opens the mount at `mountpoint` as [`open`] does. Fails with [`ErrorKind::ReadOnly`] if it is
+/// read-only.
 pub(super) fn open_writable(mountpoint: &Path) -> Result<OpenMount> {
     let mount = open(mountpoint)?;
     require_writable(&mount)?;
     Ok(mount)
 }
 
-/// Fails with [`ErrorKind::ReadOnly`] if the mount takes no commands. A read-only mount has the directory, but not the file for them.
+/// Fails with [`ErrorKind::ReadOnly`] if the mount takes no commands. A read-only mount has the
+/// directory, but not the file for them.
 fn require_writable(mount: &OpenMount) -> Result<()> {
     match mount.read(REQUEST, Deadline::after(REPLY_TIMEOUT))? {
         Ok(_) => Ok(()),
@@ -200,8 +207,9 @@ pub(super) fn path_in_mount(mount: &OpenMount, path: &str) -> Result<String> {
     Ok(inside_mount(mount, path)?.unwrap_or_else(|| path.to_owned()))
 }
 
-/// Converts `path` to one of the repository, for a command to the daemon: a path that lies in the mount on this machine is mapped through
-/// what the mount shows, any other is one of the repository already. The empty path stays.
+/// Converts `path` to one of the repository, for a command to the daemon: a path that lies in the
+/// mount on this machine is mapped through what the mount shows, any other is one of the repository
+/// already. The empty path stays.
 pub(super) fn repository_path(mount: &OpenMount, path: &str) -> Result<String> {
     let path = match inside_mount(mount, path)? {
         Some(inside) => ShownPart::of(&info(mount)?.options).path_of(&inside)?,

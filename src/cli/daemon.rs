@@ -1,8 +1,8 @@
 //! Moves a command to the background and reports its outcome.
 //!
-//! The command forks before it has any thread. The child does all the work and stays as the daemon; the parent waits for one message,
-//! prints the error if there is one, and exits with the status that scripts see. So the command returns when the mount
-//! answers, and not before.
+//! The command forks before it has any thread. The child does all the work and stays as the daemon;
+//! the parent waits for one message, prints the error if there is one, and exits with the status
+//! that scripts see. So the command returns when the mount answers, and not before.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +14,8 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 
 /// First byte of the child's message: success. A note for the user may follow.
 const READY: u8 = b'+';
-/// First byte of the child's message: failure. The exit status, the errno (little endian) and the message follow.
+/// First byte of the child's message: failure. The exit status, the errno (little endian) and the
+/// message follow.
 const FAILED: u8 = b'-';
 
 /// Side of the fork that this process is on.
@@ -36,8 +37,8 @@ pub(crate) struct DaemonReport {
 pub(crate) fn fork() -> Result<Process> {
     let (read, write) =
         rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::io("making a pipe", e.into()))?;
-    // SAFETY: this process has a single thread, so that the child's state is consistent: no other thread can have been
-    // interrupted, for example while it held the allocator's lock.
+    // SAFETY: this process has a single thread, so that the child's state is consistent: no other
+    // thread can have been interrupted, for example while it held the allocator's lock.
     match unsafe { libc::fork() } {
         -1 => Err(Error::io("starting the daemon", std::io::Error::last_os_error())),
         0 => {
@@ -80,10 +81,12 @@ fn died(child: libc::pid_t) -> String {
 }
 
 impl DaemonReport {
-    /// Reports that the mount answers, with a note for the user, and detaches from the terminal and the working directory.
+    /// Reports that the mount answers, with a note for the user, and detaches from the terminal and
+    /// the working directory.
     ///
-    /// The daemon stays in the command's process group until now: below an automount point, the kernel lets only the process group of the
-    /// automounter reach the mountpoint before the mount is complete, and everyone else waits for that.
+    /// The daemon stays in the command's process group until now: below an automount point, the
+    /// kernel lets only the process group of the automounter reach the mountpoint before the mount
+    /// is complete, and everyone else waits for that.
     pub(crate) fn report_ready(mut self, note: &str) -> Result<()> {
         let null = File::options().read(true).write(true).open("/dev/null").map_err(|e| Error::io("/dev/null", e))?;
         let detached = rustix::stdio::dup2_stdin(&null)

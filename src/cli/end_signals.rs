@@ -31,7 +31,8 @@ impl EndSignals {
     pub(super) fn listen(runtime: &Runtime, until_eof: bool) -> Result<Self> {
         let _runtime = runtime.enter();
         let listen = |kind| signal(kind).map_err(|e| Error::io("listening for signals", e));
-        let (terminate, interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        let terminate = listen(SignalKind::terminate())?;
+        let interrupt = listen(SignalKind::interrupt())?;
         let input = if until_eof { Some(end_of_input()?) } else { None };
         Ok(EndSignals { terminate, interrupt, hangup: listen(SignalKind::hangup())?, input })
     }
@@ -57,7 +58,8 @@ impl EndSignals {
     }
 }
 
-/// Returns a receiver of the end of standard input. The descriptor is a copy: a daemon closes its own when the mount answers.
+/// Returns a receiver of the end of standard input. The descriptor is a copy: a daemon closes its
+/// own when the mount answers.
 fn end_of_input() -> Result<oneshot::Receiver<()>> {
     let failed = |e| Error::io("standard input", e);
     let input = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;

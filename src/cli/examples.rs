@@ -1,5 +1,5 @@
-//! Examples of commands, for `--help`, the manual pages and the reference pages. `tests/commands/reference_pages.rs` checks that the
-//! program accepts each of them.
+//! Examples of commands, for `--help`, the manual pages and the reference pages.
+//! `tests/commands/reference_pages.rs` checks that the program accepts each of them.
 
 use clap::builder::StyledStr;
 use clap::{Command, Subcommand};
@@ -144,7 +144,8 @@ pub(super) const CAT: &str = "\
 Example:
   icechunkfs cat repo salinity/zarr.json";
 
-/// Commands by what they are for. Each command that is not hidden is in one group: a test checks that.
+/// Commands by what they are for. Each command that is not hidden is in one group: a test checks
+/// that.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Mount and write", &["mount", "unmount", "commit", "status", "diff", "discard", "restore", "refresh", "prefetch"]),
     ("See what happens", &["list", "top", "doctor"]),

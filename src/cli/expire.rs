@@ -16,7 +16,8 @@ use icechunkfs_repo::repo::expire::{ExpireOptions, Expired, expire};
 
 #[derive(Debug, Args)]
 pub(crate) struct ExpireArgs {
-    /// Expire commits older than this: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC 3339), or a date (its beginning, UTC).
+    /// Expire commits older than this: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC
+    /// 3339), or a date (its beginning, UTC).
     #[arg(long, value_name = "AGE")]
     older_than: String,
     /// Delete tags that point to a commit older than AGE.
@@ -28,7 +29,8 @@ pub(crate) struct ExpireArgs {
     /// Show the result without changing anything.
     #[arg(long)]
     dry_run: bool,
-    /// Print {"older_than", "dry_run", "released": [ID], "edited": [ID], "deleted_branches": {NAME: ID}, "deleted_tags": {NAME: ID}}.
+    /// Print {"older_than", "dry_run", "released": [ID], "edited": [ID], "deleted_branches": {NAME:
+    /// ID}, "deleted_tags": {NAME: ID}}.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -78,7 +80,8 @@ fn run_on(runtime: &Runtime, arguments: &ExpireArgs) -> Result<()> {
     print_result(arguments.json, &value, || text(&expired, older_than, arguments.dry_run))
 }
 
-/// Describes the mounts and the uncommitted work on this machine of branches that will be deleted, one line for a branch.
+/// Describes the mounts and the uncommitted work on this machine of branches that will be deleted,
+/// one line for a branch.
 fn branches_in_use(repository: &Repository, expired: &Expired) -> Vec<String> {
     let in_use = |name: &String| {
         let mounted = ref_commands::mounted(repository, name)?;
@@ -91,17 +94,16 @@ fn text(expired: &Expired, older_than: u64, would: bool) -> String {
     if expired.is_empty() {
         return format!("no commit before {} can be forgotten\n", format_time(older_than));
     }
-    let [delete, forget, get] = match would {
-        true => ["would delete", "would forget", "would get"],
-        false => ["deleted", "forgot", "have got"],
-    };
+    let [delete, forget, get] =
+        if would { ["would delete", "would forget", "would get"] } else { ["deleted", "forgot", "have got"] };
     let mut text = String::new();
     for (kind, refs) in [("branch", &expired.branches), ("tag", &expired.tags)] {
         for (name, id) in refs {
             text += &format!("{delete} {kind} `{}` ({id})\n", printable::line(name));
         }
     }
-    let (released, edited) = (expired.released.len(), expired.edited.len());
+    let released = expired.released.len();
+    let edited = expired.edited.len();
     let time = format_time(older_than);
     text + &format!("{forget} {released} commits before {time}; {edited} others {get} another parent\n")
 }

@@ -22,7 +22,8 @@ const LISTED: usize = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// A local directory: new, empty, or with an unfinished export of the same contents, which then continues.
+    /// A local directory: new, empty, or with an unfinished export of the same contents, which then
+    /// continues.
     #[arg(index = 2)]
     dest: String,
     /// The snapshot to export: a branch, a tag, a snapshot id, or one before it, such as main~2.
@@ -33,8 +34,8 @@ pub(crate) struct ExportArgs {
     path: String,
     #[command(flatten)]
     view: ViewArgs,
-    /// Export into a directory with other contents: files that differ from the snapshot are replaced, and files that the
-    /// snapshot does not have stay.
+    /// Export into a directory with other contents: files that differ from the snapshot are
+    /// replaced, and files that the snapshot does not have stay.
     #[arg(long)]
     force: bool,
     /// Like --force, and remove files that the snapshot does not have.
@@ -46,14 +47,16 @@ pub(crate) struct ExportArgs {
     /// Show the result without changing anything.
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Leave out files that cannot be read, such as virtual chunks that are not allowed, and list them.
+    /// Leave out files that cannot be read, such as virtual chunks that are not allowed, and list
+    /// them.
     #[arg(long)]
     skip_unreadable: bool,
     /// Number of batches of files to export at a time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
-    /// Print {"snapshot", "files", "bytes", "written", "written_bytes", "unchanged", "removed": [PATH], "removed_count",
-    /// "left_out": [{"path", "why"}], "left_out_count", "dry_run"}; lists have at most a thousand entries.
+    /// Print {"snapshot", "files", "bytes", "written", "written_bytes", "unchanged", "removed":
+    /// [PATH], "removed_count", "left_out": [{"path", "why"}], "left_out_count", "dry_run"}; lists
+    /// have at most a thousand entries.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -95,9 +98,10 @@ pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
             let taken = export::marker_names(&*view, &source.path).await?;
             let local = repository.storage().local_path();
             let force = arguments.force || arguments.delete;
-            let destination = match arguments.dry_run {
-                true => Destination::inspect(&path, (&source, &taken), local.as_deref(), force)?,
-                false => Some(Destination::open(&path, (&source, &taken), local.as_deref(), force)?),
+            let destination = if arguments.dry_run {
+                Destination::inspect(&path, (&source, &taken), local.as_deref(), force)?
+            } else {
+                Some(Destination::open(&path, (&source, &taken), local.as_deref(), force)?)
             };
             let how = ExportOptions {
                 delete: arguments.delete,

@@ -25,8 +25,8 @@ use icechunkfs_working::scratch::search::{Foreign, SearchResult};
 
 #[derive(Debug, Args)]
 pub(crate) struct GcArgs {
-    /// Remove only objects stored before: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC 3339), or a date (its
-    /// beginning, UTC).
+    /// Remove only objects stored before: a duration such as 30d or 12h (s, m, h, d, w), a time
+    /// (RFC 3339), or a date (its beginning, UTC).
     #[arg(long, value_name = "AGE")]
     older_than: String,
     /// Show the result without changing anything.
@@ -35,9 +35,11 @@ pub(crate) struct GcArgs {
     /// Also keep what the uncommitted changes in this scratch directory need. Repeatable.
     #[arg(long, value_name = "DIR")]
     keep_scratch: Vec<PathBuf>,
-    /// Print {"older_than", "dry_run", "commits": [ID], "snapshots", "transaction_logs", "manifests", "chunks", "copies_of_repo", "total",
-    /// "packs", "unknown_objects", "uncommitted": [{"scratch", "branch", "snapshots", "changes"}], "not_looked_at": [DIR], "not_counted": [{"path",
-    /// "user"}]}, where each kind is {"objects", "bytes"}; "packs" are objects that stay, with the bytes in them that nothing needs.
+    /// Print {"older_than", "dry_run", "commits": [ID], "snapshots", "transaction_logs",
+    /// "manifests", "chunks", "copies_of_repo", "total", "packs", "unknown_objects", "uncommitted":
+    /// [{"scratch", "branch", "snapshots", "changes"}], "not_looked_at": [DIR], "not_counted":
+    /// [{"path", "user"}]}, where each kind is {"objects", "bytes"}; "packs" are objects that stay,
+    /// with the bytes in them that nothing needs.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -124,7 +126,8 @@ fn text(collected: &Collected, found: &SearchResult, older_than: u64, would: boo
         );
     }
     for foreign in &found.foreign {
-        let (user, place) = (trust::name_of(foreign.owner), foreign.path.display());
+        let user = trust::name_of(foreign.owner);
+        let place = foreign.path.display();
         text += &format!(
             "not counted: uncommitted work of user {user} in {place}; to keep its base, pass its scratch directory as \
              --keep-scratch\n"

@@ -1,5 +1,5 @@
-//! `icechunkfs generate`: writes the manual pages and the shells' completions, which packages contain, from the definition of the
-//! command line.
+//! `icechunkfs generate`: writes the manual pages and the shells' completions, which packages
+//! contain, from the definition of the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -67,9 +67,12 @@ fn page(command: &Command, name: &str) -> Result<Vec<u8>> {
         .and_then(|()| man.render_synopsis_section(&mut page))
         .and_then(|()| man.render_description_section(&mut page))
         .and_then(|()| man.render_options_section(&mut page))
-        .and_then(|()| match command.get_subcommands().any(|below| !below.is_hide_set()) {
-            true => man.render_subcommands_section(&mut page),
-            false => Ok(()),
+        .and_then(|()| {
+            if command.get_subcommands().any(|below| !below.is_hide_set()) {
+                man.render_subcommands_section(&mut page)
+            } else {
+                Ok(())
+            }
         })
         .and_then(|()| examples(command).to_writer(&mut page))
         .and_then(|()| exit_status_and_see_also(name).to_writer(&mut page));
@@ -188,9 +191,10 @@ fn mount_helper_page(program: &Command) -> Result<Vec<u8>> {
 
 fn helper_option(roff: &mut Roff, arg: &Arg) {
     let Some(long) = arg.get_long() else { return };
-    let value = match arg.get_action().takes_values() {
-        true => arg.get_value_names().and_then(|names| names.first()).map(|name| format!("={name}")),
-        false => None,
+    let value = if arg.get_action().takes_values() {
+        arg.get_value_names().and_then(|names| names.first()).map(|name| format!("={name}"))
+    } else {
+        None
     };
     roff.control("TP", []).text([bold(long.replace('-', "_")), italic(value.unwrap_or_default())]);
     roff.text([roman(arg.get_help().map(ToString::to_string).unwrap_or_default())]);

@@ -25,7 +25,8 @@ use icechunkfs_working::transfer::{Counters, SkippedPath};
 pub(crate) struct ImportArgs {
     /// A local directory with a Zarr hierarchy of version 3.
     src: PathBuf,
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://). It is created if it does not exist.
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://). It is created if it
+    /// does not exist.
     repo: String,
     /// The branch to commit to.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
@@ -39,13 +40,16 @@ pub(crate) struct ImportArgs {
     /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Resolve conflicts between chunks: ours keeps the chunks of SRC, theirs those of concurrent commits [default: refuse].
+    /// Resolve conflicts between chunks: ours keeps the chunks of SRC, theirs those of concurrent
+    /// commits [default: refuse].
     #[arg(long, value_name = "WHOSE", value_parser = choice::<OnConflict>())]
     on_conflict: Option<OnConflict>,
-    /// Make the branch (below --path) a mirror: delete everything that SRC does not have. Earlier commits keep it.
+    /// Make the branch (below --path) a mirror: delete everything that SRC does not have. Earlier
+    /// commits keep it.
     #[arg(long)]
     delete: bool,
-    /// Store all chunks. Otherwise chunks are read, and those that the branch has with the same bytes are left out.
+    /// Store all chunks. Otherwise chunks are read, and those that the branch has with the same
+    /// bytes are left out.
     #[arg(short = 'W', long)]
     whole: bool,
     /// Show the result without changing anything.
@@ -57,10 +61,11 @@ pub(crate) struct ImportArgs {
     /// Pack chunks smaller than this into objects of some MiB.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pack_below: u64,
-    /// Print {"snapshot", "created_repository", "rebased_over", "nodes_created", "nodes_updated", "nodes_deleted",
-    /// "chunks_written", "bytes_written", "chunks_deleted", "chunks_unchanged", "untracked": [PATH], "untracked_count",
-    /// "warnings": [{"path", "why"}], "warnings_count", "faults": [{"path", "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if nothing was committed, lists
-    /// have at most a thousand entries.
+    /// Print {"snapshot", "created_repository", "rebased_over", "nodes_created", "nodes_updated",
+    /// "nodes_deleted", "chunks_written", "bytes_written", "chunks_deleted", "chunks_unchanged",
+    /// "untracked": [PATH], "untracked_count", "warnings": [{"path", "why"}], "warnings_count",
+    /// "faults": [{"path", "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if
+    /// nothing was committed, lists have at most a thousand entries.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -82,7 +87,8 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
     let limits = open::MemoryLimits::default();
     let engine_options =
         EngineOptions { pack_below: arguments.pack_below, memory: limits.uploads(), ..EngineOptions::default() };
-    let (counters, progress) = (Arc::new(Counters::default()), CommitProgress::default());
+    let counters = Arc::new(Counters::default());
+    let progress = CommitProgress::default();
     let draw = |bar: &ProgressBar| {
         let state = progress.now();
         bar.set_length(state.bytes);

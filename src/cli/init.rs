@@ -10,7 +10,8 @@ use icechunkfs_store::storage::{self, settings::Settings};
 
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// The location: a path or a URL (s3://, gs://, az://, abfs://, file://). It must be empty or not exist.
+    /// The location: a path or a URL (s3://, gs://, az://, abfs://, file://). It must be empty or
+    /// not exist.
     repo: String,
     /// Add a first commit with a root group.
     #[arg(long)]

@@ -25,15 +25,18 @@ use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec, Refs};
 
 #[derive(Debug, Args)]
 pub(crate) struct LogArgs {
-    /// Show only commits that touched this node, or one below it. It is followed through moves; a path that was deleted is found, too.
+    /// Show only commits that touched this node, or one below it. It is followed through moves; a
+    /// path that was deleted is found, too.
     #[arg(index = 2, value_name = "PATH", value_parser = parse_root, conflicts_with_all = ["all", "graph", "svg"])]
     path: Option<String>,
-    /// Of the array PATH, show only commits that touched chunks at these positions of the chunk grid, such as 0:10,: or 3,2:5.
+    /// Of the array PATH, show only commits that touched chunks at these positions of the chunk
+    /// grid, such as 0:10,: or 3,2:5.
     #[arg(long, value_name = "RANGES", requires = "path", value_parser = parse_region)]
     chunks: Option<Ranges>,
     #[command(flatten)]
     pub(super) reference: RefArgs,
-    /// Show the commits of all branches and tags. Without --graph or --svg, each branch or tag follows the other.
+    /// Show the commits of all branches and tags. Without --graph or --svg, each branch or tag
+    /// follows the other.
     #[arg(long, conflicts_with_all = ["branch", "tag", "snapshot", "as_of"])]
     all: bool,
     /// Draw the commits and their parents, with branches and tags.
@@ -48,8 +51,9 @@ pub(crate) struct LogArgs {
     /// Use colors in --graph: auto (on a terminal), always or never.
     #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     color: ColorChoice,
-    /// Print a list of {"id", "parent_id", "message", "written_at", "metadata"}; with PATH also "path", as the node was called then, with --all "refs": ["branch/NAME", ...,
-    /// "tag/NAME", ...].
+    /// Print a list of {"id", "parent_id", "message", "written_at", "metadata"}; with PATH also
+    /// "path", as the node was called then, with --all "refs": ["branch/NAME", ..., "tag/NAME",
+    /// ...].
     #[arg(long, conflicts_with_all = ["graph", "svg"])]
     json: bool,
     /// Show at most this many commits.
@@ -121,10 +125,7 @@ pub(crate) fn run(arguments: &LogArgs) -> Result<()> {
     open::run(async {
         let repository = arguments.repo.open().await?;
         let is_drawn = arguments.graph || arguments.svg;
-        let refs = match arguments.all || is_drawn {
-            true => repository.refs().await?,
-            false => Refs::default(),
-        };
+        let refs = if arguments.all || is_drawn { repository.refs().await? } else { Refs::default() };
         let selection = Selection { repository: &repository, refs: &refs, spec: &spec, arguments };
         if is_drawn {
             return selection.draw().await;

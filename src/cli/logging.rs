@@ -81,7 +81,8 @@ static SET_LEVEL: OnceLock<Box<dyn Fn(LevelFilter) + Send + Sync>> = OnceLock::n
 /// Level at the start, and the times it was raised since.
 static LEVEL: Mutex<(Level, usize)> = Mutex::new((Level::INFO, 0));
 
-/// Raises the level of the log by one: to debug, to trace, and then back to that at the start. Returns the new one.
+/// Raises the level of the log by one: to debug, to trace, and then back to that at the start.
+/// Returns the new one.
 pub(crate) fn raise_level() -> Level {
     let mut level = LEVEL.lock().unwrap_or_else(PoisonError::into_inner);
     let (start, raised) = *level;
@@ -107,10 +108,8 @@ where
     let lines = lines.with_writer(writer);
     let subscriber = tracing_subscriber::registry().with(filter);
     // Fails only if a subscriber exists, which is as good.
-    let installed = match timed {
-        true => subscriber.with(lines).try_init(),
-        false => subscriber.with(lines.without_time()).try_init(),
-    };
+    let installed =
+        if timed { subscriber.with(lines).try_init() } else { subscriber.with(lines.without_time()).try_init() };
     if installed.is_ok() {
         let _ = SET_LEVEL.set(Box::new(move |level| drop(handle.reload(level))));
     }

@@ -20,15 +20,18 @@ pub(crate) struct LsArgs {
     pub(super) path: String,
     #[command(flatten)]
     pub(super) reference: RefArgs,
-    /// List the inner chunks of shards instead: in an array, in all arrays of a group, or in one chunk. The indexes are
-    /// read and checked; an invalid one is a failure. With --json a list of {"path", "bytes", "index": {"offset",
-    /// "bytes", "location", "byte_order", "checksum"}, "grid", "inner_shape", "inner_chunks": [{"coords", "offset", "bytes"}],
-    /// "faults"}; an inner chunk that is a shard also has "index" and the members after it. Offsets count from the file's beginning.
+    /// List the inner chunks of shards instead: in an array, in all arrays of a group, or in one
+    /// chunk. The indexes are read and checked; an invalid one is a failure. With --json a list of
+    /// {"path", "bytes", "index": {"offset", "bytes", "location", "byte_order", "checksum"},
+    /// "grid", "inner_shape", "inner_chunks": [{"coords", "offset", "bytes"}], "faults"}; an inner
+    /// chunk that is a shard also has "index" and the members after it. Offsets count from the
+    /// file's beginning.
     #[arg(long)]
     pub(super) shards: bool,
     #[command(flatten)]
     pub(super) view: ViewArgs,
-    /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}; of a view a list of its files, {"path", "kind", "bytes"}.
+    /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}; of a view a list of its files,
+    /// {"path", "kind", "bytes"}.
     #[arg(long)]
     pub(super) json: bool,
     /// List everything below, too.

@@ -71,7 +71,8 @@ impl Listing {
         let mut listing = Listing { files: Vec::new(), above: path, memory: Meter::new("the files of the view") };
         if start.kind == Kind::File {
             let (above, name) = listing.above.rsplit_once('/').unwrap_or_default();
-            let (above, name) = (above.to_owned(), name.to_owned());
+            let above = above.to_owned();
+            let name = name.to_owned();
             listing.files.push(Listed { name, attributes: start, is_sized: true, depth: 0, inside: 0..0 });
             listing.above = above;
             return Ok(listing);
@@ -80,7 +81,8 @@ impl Listing {
         let mut at = 0;
         while let Some(file) = listing.files.get(at).filter(|_| is_recursive) {
             if file.attributes.kind == Kind::Directory {
-                let (inode, depth) = (file.attributes.inode, file.depth + 1);
+                let inode = file.attributes.inode;
+                let depth = file.depth + 1;
                 if depth > MAX_DEPTH {
                     return Err(Error::new(ErrorKind::Unsupported, format!("more than {MAX_DEPTH} levels")));
                 }
@@ -106,7 +108,9 @@ impl Listing {
             let bytes = 3 * size_of::<Listed>() + entry.name.len();
             counted = self.memory.count(bytes as u64);
             if counted.is_ok() {
-                let (name, attributes, is_sized) = (entry.name.to_owned(), entry.attributes, entry.is_sized);
+                let name = entry.name.to_owned();
+                let attributes = entry.attributes;
+                let is_sized = entry.is_sized;
                 self.files.push(Listed { name, attributes, is_sized, depth, inside: 0..0 });
             }
             counted.is_ok()
@@ -116,7 +120,8 @@ impl Listing {
         Ok(first..self.files.len())
     }
 
-    /// Calls `visit` for each file with its path, in the order of the paths if directories were listed below others.
+    /// Calls `visit` for each file with its path, in the order of the paths if directories were
+    /// listed below others.
     fn for_each(&self, mut visit: impl FnMut(&str, &Listed) -> Result<()>) -> Result<()> {
         let top = 0..self.files.iter().take_while(|file| file.depth == 0).count();
         let mut path = self.above.clone();
@@ -147,7 +152,8 @@ impl Listing {
         Ok(())
     }
 
-    /// Returns the steps through a directory: its files, and what is inside them, by the bytes of the paths.
+    /// Returns the steps through a directory: its files, and what is inside them, by the bytes of
+    /// the paths.
     fn steps(&self, files: Range<usize>) -> Vec<Step> {
         let name = |step: &Step| {
             let name = self.files.get(step.file).map(|file| file.name.bytes()).into_iter().flatten();

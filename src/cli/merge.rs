@@ -25,7 +25,8 @@ use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
 
 #[derive(Debug, Args)]
 pub(crate) struct MergeArgs {
-    /// The source of the changes: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
+    /// The source of the changes: a branch, a tag, a snapshot id, or one of these and ~N for N
+    /// commits before it.
     #[arg(index = 2, value_name = "SOURCE")]
     source: String,
     /// The branch that gets the changes.
@@ -37,14 +38,17 @@ pub(crate) struct MergeArgs {
     /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Resolve conflicts between chunks: ours keeps those of BRANCH, theirs takes those of SOURCE, as in git [default: refuse].
+    /// Resolve conflicts between chunks: ours keeps those of BRANCH, theirs takes those of SOURCE,
+    /// as in git [default: refuse].
     #[arg(long, value_name = "WHOSE")]
     on_conflict: Option<Whose>,
-    /// Compare both with this snapshot, which both were made from, instead of the newest common ancestor that is known: a branch, a tag or a
-    /// snapshot id. For histories of which parts are lost.
+    /// Compare both with this snapshot, which both were made from, instead of the newest common
+    /// ancestor that is known: a branch, a tag or a snapshot id. For histories of which parts are
+    /// lost.
     #[arg(long, value_name = "REF")]
     ancestor: Option<String>,
-    /// Make a commit of each commit of SOURCE, with its message and metadata, instead of one of all. BRANCH gets all of them or none.
+    /// Make a commit of each commit of SOURCE, with its message and metadata, instead of one of
+    /// all. BRANCH gets all of them or none.
     #[arg(long, conflicts_with_all = ["message", "dry_run"])]
     keep_commits: bool,
     /// Delete the branch SOURCE once its changes are in BRANCH.
@@ -53,10 +57,12 @@ pub(crate) struct MergeArgs {
     /// Only show what the merge would do, and its conflicts.
     #[arg(long, conflicts_with = "delete_source")]
     dry_run: bool,
-    /// Print {"branch", "snapshot", "made", "source", "base", "commits", "deletes", "nodes", "chunks", "conflicts", "deleted"}: the new
-    /// snapshot's id (null if there is none), the ids of all that were made (oldest first), the merged and the common snapshot, the ids of the
-    /// merged commits (newest first), what the merge deletes in BRANCH ({"path", "chunks"}, null for a whole node), counts of all changes, the
-    /// conflicts as in `status --json`, and whether SOURCE was deleted.
+    /// Print {"branch", "snapshot", "made", "source", "base", "commits", "deletes", "nodes",
+    /// "chunks", "conflicts", "deleted"}: the new snapshot's id (null if there is none), the ids of
+    /// all that were made (oldest first), the merged and the common snapshot, the ids of the merged
+    /// commits (newest first), what the merge deletes in BRANCH ({"path", "chunks"}, null for a
+    /// whole node), counts of all changes, the conflicts as in `status --json`, and whether SOURCE
+    /// was deleted.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -280,7 +286,8 @@ fn listed_deletions(deletions: &[Deletion]) -> String {
 
 fn describe(arguments: &MergeArgs, source: &Source, merged: &Merged, is_deleted: bool) -> String {
     let Plan { commits, changes, .. } = &merged.plan;
-    let (name, into) = (printable::line(&source.name), printable::line(&arguments.into));
+    let name = printable::line(&source.name);
+    let into = printable::line(&arguments.into);
     let counts = format!("{} nodes, {} chunks", changes.node_count(), changes.chunk_count());
     let mut text = listed_deletions(&deletions(&merged.plan));
     text += &match merged.snapshot {

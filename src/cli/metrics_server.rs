@@ -1,8 +1,10 @@
 //! `--metrics ADDRESS:PORT`: the text of `.icechunk/stats` over HTTP, for Prometheus.
 //!
-//! Web pages of any author run in browsers of this machine, and a name of theirs can mean its addresses. So a request is answered only if its
-//! `Host` is an own name ([`OwnNames`]), which no such page can send. Where there are too many connections, the one that has asked nothing for
-//! the longest time makes room for a new one, so that clients that send nothing, or do not read their answers, keep nobody out.
+//! Web pages of any author run in browsers of this machine, and a name of theirs can mean its
+//! addresses. So a request is answered only if its `Host` is an own name ([`OwnNames`]), which no
+//! such page can send. Where there are too many connections, the one that has asked nothing for the
+//! longest time makes room for a new one, so that clients that send nothing, or do not read their
+//! answers, keep nobody out.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -58,8 +60,8 @@ struct OwnNames {
 }
 
 impl OwnNames {
-    /// Creates the names of a server at `address`: the address; any address, if it listens at all of this machine; `localhost`; the name of the
-    /// machine; and `given` names.
+    /// Creates the names of a server at `address`: the address; any address, if it listens at all
+    /// of this machine; `localhost`; the name of the machine; and `given` names.
     fn new(address: IpAddr, given: &[String]) -> Self {
         let machine = rustix::system::uname();
         let machine = machine.nodename().to_string_lossy();
@@ -91,7 +93,8 @@ pub(super) fn listen(runtime: &Runtime, address: SocketAddr) -> Result<TcpListen
     listener.map_err(|e| Error::io(format!("--metrics {address}"), e))
 }
 
-/// Serves `counts` as long as `runtime` runs, to those who call the server by an own name or one of `names`.
+/// Serves `counts` as long as `runtime` runs, to those who call the server by an own name or one of
+/// `names`.
 pub(super) fn serve_all(runtime: &Runtime, listener: TcpListener, counts: Counts, names: &[String]) {
     let Ok(address) = listener.local_addr() else { return };
     info!("metrics are at http://{address}/metrics");
@@ -147,7 +150,8 @@ impl Uses {
 }
 
 impl Connections {
-    /// Adds the connection that `serve` serves. Where there are too many, the one that was not used for the longest time ends.
+    /// Adds the connection that `serve` serves. Where there are too many, the one that was not used
+    /// for the longest time ends.
     fn add<F: Future<Output = ()> + Send + 'static>(&mut self, serve: impl FnOnce(Uses) -> F) {
         self.open.retain(|connection| !connection.task.is_finished());
         if self.open.len() >= CONNECTIONS {

@@ -20,9 +20,10 @@ use icechunkfs_store::storage;
 
 #[derive(Debug, Args)]
 pub(crate) struct MigrateArgs {
-    /// Create a new repository at this location (a path or a URL, empty or without a repository) and leave the old one unchanged.
-    /// Required for repositories of releases before 0.2. If both are directories of one file system, chunks take no additional space.
-    /// An interrupted migration continues when it is run again.
+    /// Create a new repository at this location (a path or a URL, empty or without a repository)
+    /// and leave the old one unchanged. Required for repositories of releases before 0.2. If both
+    /// are directories of one file system, chunks take no additional space. An interrupted
+    /// migration continues when it is run again.
     #[arg(long, value_name = "DEST")]
     to: Option<String>,
     /// Show the result without changing anything.
@@ -30,9 +31,10 @@ pub(crate) struct MigrateArgs {
     dry_run: bool,
     #[command(flatten)]
     confirm: ConfirmArgs,
-    /// Print {"from_version", "to_version", "dry_run", "finished", "branches", "tags", "deleted_tags", "commits", "config",
-    /// "removed", "left", "stray"}; with --to the last four are {"to", "manifests", "chunks", "bytes", "linked", "copied_by_store",
-    /// "found_chunks", "missing_chunks", "empty_chunks"}. "from_version" is 0 for releases before 0.2.
+    /// Print {"from_version", "to_version", "dry_run", "finished", "branches", "tags",
+    /// "deleted_tags", "commits", "config", "removed", "left", "stray"}; with --to the last four
+    /// are {"to", "manifests", "chunks", "bytes", "linked", "copied_by_store", "found_chunks",
+    /// "missing_chunks", "empty_chunks"}. "from_version" is 0 for releases before 0.2.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -107,10 +109,8 @@ fn print_summary(arguments: &MigrateArgs, summary: &Summary) -> Result<()> {
     });
     let value = summary_json(arguments, 1, *was_completed, contents, more);
     print_result(arguments.json, &value, || {
-        let [migrate, remove] = match arguments.dry_run {
-            true => ["would migrate", "would remove"],
-            false => ["migrated", "removed"],
-        };
+        let [migrate, remove] =
+            if arguments.dry_run { ["would migrate", "would remove"] } else { ["migrated", "removed"] };
         let config = if *has_config { ", the configuration" } else { "" };
         let first = match (was_completed, arguments.dry_run) {
             (true, true) => "version 2 already; an earlier migration was not finished".to_owned(),
@@ -157,14 +157,15 @@ fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
     let (summary, from_version) = progress::watched(template, draw, || {
         open::run(async {
             let repository = arguments.repo.open().await?;
-            let destination = match arguments.dry_run {
-                false => Some(storage::open_new(to, &arguments.repo.store).await?),
+            let destination = if arguments.dry_run {
                 // A dry run creates nothing.
-                true => match storage::open(to, &arguments.repo.store).await {
+                match storage::open(to, &arguments.repo.store).await {
                     Ok(destination) => Some(destination),
                     Err(error) if error.kind() == ErrorKind::NotFound => None,
                     Err(error) => return Err(error),
-                },
+                }
+            } else {
+                Some(storage::open_new(to, &arguments.repo.store).await?)
             };
             let dry_run = arguments.dry_run;
             let done = elsewhere::migrate(&repository, destination.as_ref(), system_clock, dry_run, &progress).await?;

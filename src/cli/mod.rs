@@ -1,8 +1,9 @@
 //! The command line: one file per command.
 //!
-//! [`args`] has the parser. Arguments of a command are in its file, and those of several commands in [`repo_args`], [`virtual_args`]
-//! and [`confirm`]; [`mount_options`] has those of `mount`, also in the form of `-o`. [`daemon`] moves a mount to the background,
-//! [`logging`] selects the log. A command prints its result on stdout, and on failure one actionable message on stderr.
+//! [`args`] has the parser. Arguments of a command are in its file, and those of several commands
+//! in [`repo_args`], [`virtual_args`] and [`confirm`]; [`mount_options`] has those of `mount`, also
+//! in the form of `-o`. [`daemon`] moves a mount to the background, [`logging`] selects the log. A
+//! command prints its result on stdout, and on failure one actionable message on stderr.
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "what is in brackets there is for the reader of --help")]
 

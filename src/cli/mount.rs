@@ -62,7 +62,8 @@ pub(crate) fn run(arguments: &MountArgs, verbose: u8) -> Result<()> {
     }
 }
 
-/// Serves the mount, from opening the repository to the end. Reports to `outcome` when the mount answers.
+/// Serves the mount, from opening the repository to the end. Reports to `outcome` when the mount
+/// answers.
 fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<DaemonReport>>) -> Result<()> {
     if let Some(path) = &arguments.access_log {
         let path = std::path::absolute(path).map_err(|e| Error::io("the access log", e))?;
@@ -84,8 +85,9 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     }
     // Fallible steps come before there is a mount.
     let listener = arguments.metrics.map(|address| metrics_server::listen(&runtime, address)).transpose()?;
-    // A signal that came right after the mount would otherwise leave a dead mount. A given descriptor does not wait for its mount either:
-    // without one, the kernel refuses to read from it.
+    // A signal that came right after the mount would otherwise leave a dead mount. A given
+    // descriptor does not wait for its mount either: without one, the kernel refuses to read from
+    // it.
     let signals = EndSignals::listen(&runtime, arguments.until_eof)?;
     let mounted = Mounted::new(content, target, &options, runtime.handle().clone())?;
     let manager = if outcome.is_none() { ServiceManager::from_environment() } else { None };
@@ -110,7 +112,8 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     served
 }
 
-/// Creates the branch that is mounted, unless it exists: a job that is started again goes on in its branch. Returns true if it was created.
+/// Creates the branch that is mounted, unless it exists: a job that is started again goes on in its
+/// branch. Returns true if it was created.
 async fn create_branch(repository: &Repository, spec: &RefSpec, arguments: &MountArgs) -> Result<bool> {
     let RefSpec::Branch(branch) = spec else { return Ok(false) };
     if repository.branch_tip(branch).await?.is_some() {

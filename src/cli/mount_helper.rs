@@ -5,10 +5,12 @@ use std::path::Path;
 
 use icechunkfs_base::error::{Error, Result};
 
-/// Translates the arguments if this program was called as mount(8)'s helper: `mount.icechunkfs REPO MOUNTPOINT
-/// [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. Returns none if it was called by its own name.
+/// Translates the arguments if this program was called as mount(8)'s helper:
+/// `mount.icechunkfs REPO MOUNTPOINT [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. Returns none
+/// if it was called by its own name.
 ///
-/// The helper's name may also be the first argument: a package format without symbolic links has a script instead.
+/// The helper's name may also be the first argument: a package format without symbolic links has a
+/// script instead.
 pub(crate) fn as_mount_helper(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
     let (name, rest) = words.split_first()?;
     if is_helper(Path::new(name).file_name()?) {

@@ -1,4 +1,5 @@
-//! The options of `icechunkfs mount`, and their form in mount(8) and fstab: `-o KEY=VALUE,FLAG` is translated to `--KEY=VALUE --FLAG`.
+//! The options of `icechunkfs mount`, and their form in mount(8) and fstab: `-o KEY=VALUE,FLAG` is
+//! translated to `--KEY=VALUE --FLAG`.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -57,51 +58,57 @@ pub(super) fn parse_root(text: &str) -> Result<String> {
 /// Parses the name under which a mount shows its hierarchy.
 fn parse_subdir(text: &str) -> Result<String> {
     let is_wrong = ["", ".", "..", report::DIRECTORY].contains(&text) || text.contains('/') || text.len() > MAX_NAME;
-    match is_wrong {
-        true => Err(Error::invalid(format!("`{text}` cannot be the name of a directory of the mount"))),
-        false => Ok(text.to_owned()),
+    if is_wrong {
+        Err(Error::invalid(format!("`{text}` cannot be the name of a directory of the mount")))
+    } else {
+        Ok(text.to_owned())
     }
 }
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MountArgs {
-    /// The mountpoint: an empty directory. Or /dev/fd/N, if the caller has opened /dev/fuse as descriptor N and mounts it.
+    /// The mountpoint: an empty directory. Or /dev/fd/N, if the caller has opened /dev/fuse as
+    /// descriptor N and mounts it.
     #[arg(index = 2)]
     pub(super) mountpoint: PathBuf,
     #[command(flatten, next_help_heading = "Snapshot")]
     pub(super) reference: RefArgs,
     #[command(flatten, next_help_heading = "View")]
     pub(super) view: ViewArgs,
-    /// Mount only this group (or array): it is the root of the mount, and of the trees in .icechunk. A commit covers the
-    /// whole branch, as always.
+    /// Mount only this group (or array): it is the root of the mount, and of the trees in
+    /// .icechunk. A commit covers the whole branch, as always.
     #[arg(help_heading = "View", long, value_name = "PATH", value_parser = parse_root, default_value = "", hide_default_value = true)]
     pub(super) root: String,
-    /// Show the hierarchy as the directory NAME of the mount, so that programs can remove and make its root.
+    /// Show the hierarchy as the directory NAME of the mount, so that programs can remove and make
+    /// its root.
     #[arg(help_heading = "View", long, value_name = "NAME", value_parser = parse_subdir)]
     pub(super) subdir: Option<String>,
     /// Mount read-only. Tags, snapshots and past times always are.
     #[arg(help_heading = "Snapshot", long)]
     pub(super) read_only: bool,
-    /// Follow the branch: check for a newer commit every SECONDS [default: 10] and move to it. Open files keep their
-    /// contents. Read-only.
+    /// Follow the branch: check for a newer commit every SECONDS [default: 10] and move to it. Open
+    /// files keep their contents. Read-only.
     #[arg(help_heading = "Snapshot", long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = DEFAULT_FOLLOW_INTERVAL, value_parser = parse_follow_interval)]
     pub(super) follow: Option<Duration>,
-    /// Keep uncommitted changes in this directory [default: one per branch below /var/lib/icechunkfs (root) or
-    /// $XDG_STATE_HOME/icechunkfs]. Other users must neither own it nor be able to write to it or to a directory above it, except
-    /// sticky ones such as /tmp and those that ICECHUNKFS_SAFE_DIRECTORY lists, separated by `:`.
+    /// Keep uncommitted changes in this directory [default: one per branch below
+    /// /var/lib/icechunkfs (root) or $XDG_STATE_HOME/icechunkfs]. Other users must neither own it
+    /// nor be able to write to it or to a directory above it, except sticky ones such as /tmp and
+    /// those that ICECHUNKFS_SAFE_DIRECTORY lists, separated by `:`.
     #[arg(help_heading = "Writing", long, value_name = "DIR", conflicts_with = "ephemeral")]
     pub(super) scratch: Option<PathBuf>,
-    /// Create the branch if there is none of that name: for a job that writes into a branch of its own, which is merged once.
+    /// Create the branch if there is none of that name: for a job that writes into a branch of its
+    /// own, which is merged once.
     #[arg(help_heading = "Writing", long)]
     pub(super) create: bool,
-    /// With --create, what the new branch begins with: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it
-    /// [default: main].
+    /// With --create, what the new branch begins with: a branch, a tag, a snapshot id, or one of
+    /// these and ~N for N commits before it [default: main].
     #[arg(help_heading = "Writing", long, value_name = "REF", requires = "create")]
     pub(super) from: Option<String>,
     /// Discard the uncommitted changes of earlier mounts.
     #[arg(help_heading = "Writing", long)]
     pub(super) discard: bool,
-    /// Keep uncommitted changes in a temporary directory, which is removed at the end if everything was committed.
+    /// Keep uncommitted changes in a temporary directory, which is removed at the end if everything
+    /// was committed.
     #[arg(help_heading = "Writing", long)]
     pub(super) ephemeral: bool,
     /// List the directory .icechunk at the root. It exists in any case.
@@ -110,25 +117,28 @@ pub(crate) struct MountArgs {
     /// Pack chunks smaller than this into objects of some MiB.
     #[arg(help_heading = "Writing", long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pub(super) pack_below: u64,
-    /// Time at which chunks are uploaded to an object store: eager (as soon as they are closed, so that a commit has little left
-    /// to do) or commit.
+    /// Time at which chunks are uploaded to an object store: eager (as soon as they are closed, so
+    /// that a commit has little left to do) or commit.
     #[arg(help_heading = "Writing", long, value_name = "WHEN", default_value = "eager", hide_possible_values = true, value_parser = choice::<UploadMode>())]
     pub(super) upload: UploadMode,
     /// Stay in the foreground and log to standard error.
     #[arg(help_heading = "Mount", short, long)]
     pub(super) foreground: bool,
-    /// Unmount at the end of standard input: when the program that holds the other end of a pipe ends, however it ends.
+    /// Unmount at the end of standard input: when the program that holds the other end of a pipe
+    /// ends, however it ends.
     #[arg(help_heading = "Mount", long)]
     pub(super) until_eof: bool,
-    /// Prefetch at most this much for a program that reads chunk after chunk from an object store; 0 prefetches nothing
-    /// [default: 1/16 of the memory].
+    /// Prefetch at most this much for a program that reads chunk after chunk from an object store;
+    /// 0 prefetches nothing [default: 1/16 of the memory].
     #[arg(help_heading = "Reading", long, value_name = "SIZE", value_parser = size::parse)]
     pub(super) ahead: Option<u64>,
-    /// I/O mode of files: auto, cached (never ask the daemon on open) or passthrough (the kernel reads chunk files; needs root).
+    /// I/O mode of files: auto, cached (never ask the daemon on open) or passthrough (the kernel
+    /// reads chunk files; needs root).
     #[arg(help_heading = "Reading", long, value_name = "MODE", default_value = "auto", hide_possible_values = true, value_parser = choice::<IoOption>())]
     pub(super) io: IoOption,
-    /// Take requests from the kernel through io_uring, which is several times as fast for trees of small files (Linux 6.14; root has to allow it
-    /// with `echo Y > /sys/module/fuse/parameters/enable_uring`).
+    /// Take requests from the kernel through io_uring, which is several times as fast for trees of
+    /// small files (Linux 6.14; root has to allow it with
+    /// `echo Y > /sys/module/fuse/parameters/enable_uring`).
     #[arg(help_heading = "Mount", long, env = "ICECHUNKFS_IO_URING", value_parser = clap::builder::FalseyValueParser::new())]
     pub(super) io_uring: bool,
     /// Allow access by other users; the kernel checks file modes.
@@ -140,8 +150,9 @@ pub(crate) struct MountArgs {
     /// Show this group as the owner of all files.
     #[arg(long, value_name = "ID")]
     pub(super) gid: Option<u32>,
-    /// Show modes without these permissions, in octal: files have 666 and directories 777 before. The control files follow it:
-    /// all who may write `.icechunk/commit` can commit. With --allow-other and --gid, a group shares the mount.
+    /// Show modes without these permissions, in octal: files have 666 and directories 777 before.
+    /// The control files follow it: all who may write `.icechunk/commit` can commit. With
+    /// --allow-other and --gid, a group shares the mount.
     #[arg(long, value_name = "MASK", value_parser = parse_mask)]
     pub(super) umask: Option<u16>,
     /// A mask like --umask, for files only.
@@ -150,30 +161,34 @@ pub(crate) struct MountArgs {
     /// A mask like --umask, for directories only.
     #[arg(long, value_name = "MASK", value_parser = parse_mask)]
     pub(super) dmask: Option<u16>,
-    /// With --allow-other, let other users read these parts of .icechunk, which is for you alone otherwise: at, view, HEAD, info.json, log,
-    /// status, stats, netcdf and others, separated by commas. Repeatable.
+    /// With --allow-other, let other users read these parts of .icechunk, which is for you alone
+    /// otherwise: at, view, HEAD, info.json, log, status, stats, netcdf and others, separated by
+    /// commas. Repeatable.
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = ControlParts::named)]
     pub(super) share_control: Vec<ControlParts>,
-    /// Answer requests for extended attributes (`getfattr -n user.icechunk.chunk FILE`) in a writable mount, too. Each write to a file
-    /// then takes another request.
+    /// Answer requests for extended attributes (`getfattr -n user.icechunk.chunk FILE`) in a
+    /// writable mount, too. Each write to a file then takes another request.
     #[arg(long)]
     pub(super) xattrs: bool,
-    /// Serve the counts of .icechunk/stats over HTTP at ADDRESS:PORT, for Prometheus. All who can connect can read them.
+    /// Serve the counts of .icechunk/stats over HTTP at ADDRESS:PORT, for Prometheus. All who can
+    /// connect can read them.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(super) metrics: Option<SocketAddr>,
-    /// Answer requests for the counts that call this server NAME, too, not only by its address, `localhost` or the name of the machine.
-    /// Repeatable.
+    /// Answer requests for the counts that call this server NAME, too, not only by its address,
+    /// `localhost` or the name of the machine. Repeatable.
     #[arg(long, value_name = "NAME", requires = "metrics")]
     pub(super) metrics_host: Vec<String>,
-    /// Log each request that reaches the daemon to this file, one JSON object a line. Other users must neither own it nor be able to
-    /// write to it.
+    /// Log each request that reaches the daemon to this file, one JSON object a line. Other users
+    /// must neither own it nor be able to write to it.
     #[arg(long, value_name = "FILE")]
     pub(super) access_log: Option<PathBuf>,
-    /// Run this command with `sh -c` after each commit of this mount. It gets ICECHUNKFS_SNAPSHOT, ICECHUNKFS_PARENT,
-    /// ICECHUNKFS_REPOSITORY, ICECHUNKFS_BRANCH, ICECHUNKFS_MESSAGE and ICECHUNKFS_MOUNTPOINT in its environment.
+    /// Run this command with `sh -c` after each commit of this mount. It gets ICECHUNKFS_SNAPSHOT,
+    /// ICECHUNKFS_PARENT, ICECHUNKFS_REPOSITORY, ICECHUNKFS_BRANCH, ICECHUNKFS_MESSAGE and
+    /// ICECHUNKFS_MOUNTPOINT in its environment.
     #[arg(long, value_name = "COMMAND")]
     pub(super) on_commit: Option<String>,
-    /// Source in `/proc/mounts`, for mount(8): it compares that with the lines of fstab [default: REPO@branch:NAME and similar].
+    /// Source in `/proc/mounts`, for mount(8): it compares that with the lines of fstab [default:
+    /// REPO@branch:NAME and similar].
     #[arg(long, value_name = "TEXT", hide = true)]
     pub(super) source: Option<String>,
     /// True if the mountpoint may have files or mounts.
@@ -188,7 +203,8 @@ pub(crate) struct MountArgs {
     /// Options in the form of mount(8), such as ro,allow_other,tag=v1,memory=256M,nonempty.
     #[arg(help_heading = "Mount", short = 'o', value_name = "OPT[,OPT...]")]
     pub(super) options: Vec<String>,
-    /// Log to this file instead of the system log. Other users must neither own it nor be able to write to it.
+    /// Log to this file instead of the system log. Other users must neither own it nor be able to
+    /// write to it.
     #[arg(help_heading = "Mount", long, value_name = "FILE")]
     pub(super) log_file: Option<PathBuf>,
     #[command(flatten)]
@@ -198,7 +214,8 @@ pub(crate) struct MountArgs {
 }
 
 impl MountArgs {
-    /// Returns the ref that is mounted. One that the repository's name has, as in `/data/ocean@tag:v1.0`, is cut off there.
+    /// Returns the ref that is mounted. One that the repository's name has, as in
+    /// `/data/ocean@tag:v1.0`, is cut off there.
     pub(super) fn take_spec(&mut self) -> Result<RefSpec> {
         let of = &self.reference;
         let is_named = of.branch.is_some() || of.tag.is_some() || of.snapshot.is_some() || of.as_of.is_some();
@@ -252,7 +269,8 @@ impl MountArgs {
         })
     }
 
-    /// Fails if the options contradict one another: if a mount that follows its branch shows the past or is writable, for instance.
+    /// Fails if the options contradict one another: if a mount that follows its branch shows the
+    /// past or is writable, for instance.
     pub(crate) fn check(&self, spec: &RefSpec) -> Result<()> {
         let view = self.view.options()?;
         if !self.share_control.is_empty() && !self.allow_other {
@@ -278,8 +296,8 @@ impl MountArgs {
     }
 }
 
-/// Parses a command line. The lists of `-o` are translated to flags, so that each option has one definition. They take precedence
-/// over flags, and both over the environment.
+/// Parses a command line. The lists of `-o` are translated to flags, so that each option has one
+/// definition. They take precedence over flags, and both over the environment.
 pub(crate) fn parse(words: &[OsString]) -> Result<Arguments, clap::Error> {
     let arguments = Arguments::try_parse_from(words)?;
     let flags = match &arguments.command {
@@ -319,7 +337,8 @@ fn translate(lists: &[String]) -> Result<Vec<String>, clap::Error> {
     Ok(flags)
 }
 
-/// Returns true for options of mount(8), systemd or the kernel's defaults, which icechunkfs ignores.
+/// Returns true for options of mount(8), systemd or the kernel's defaults, which icechunkfs
+/// ignores.
 fn is_ignored_option(name: &str) -> bool {
     // `rw` is added by mount(8) and does not demand a writable mount.
     const KNOWN: &str = " \

@@ -18,9 +18,10 @@ pub(crate) struct OpsArgs {
     /// Show at most this many operations.
     #[arg(short = 'n', value_name = "N")]
     count: Option<usize>,
-    /// Print a list of {"at", "operation", "file"} and the members of the operation: "branch", "tag", "snapshot", "previous",
-    /// "from_version", "to_version", "flag", "value", "status", "reason", "kind". "file" is the copy of the repository's state
-    /// at that time; null for the newest.
+    /// Print a list of {"at", "operation", "file"} and the members of the operation: "branch",
+    /// "tag", "snapshot", "previous", "from_version", "to_version", "flag", "value", "status",
+    /// "reason", "kind". "file" is the copy of the repository's state at that time; null for the
+    /// newest.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

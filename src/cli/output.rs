@@ -1,7 +1,7 @@
 //! Standard output of commands: one value, or a list that is printed while it is made.
 //!
-//! A repository decides how many commits or nodes it has, and how long their texts are. Lists of them are therefore printed item by item, and
-//! long texts piece by piece: nothing of them is kept.
+//! A repository decides how many commits or nodes it has, and how long their texts are. Lists of
+//! them are therefore printed item by item, and long texts piece by piece: nothing of them is kept.
 
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Stdout, Write};
@@ -52,8 +52,8 @@ pub(super) fn print_raw(bytes: &[u8]) -> Result<()> {
     out.write_all(bytes).and_then(|()| out.flush()).map_err(failed)
 }
 
-/// Prints a command's result as text, escaped for a terminal: see [`printable`]. Values in it that may contain line breaks must have
-/// gone through [`printable::line`].
+/// Prints a command's result as text, escaped for a terminal: see [`printable`]. Values in it that
+/// may contain line breaks must have gone through [`printable::line`].
 pub(super) fn print(text: &str) -> Result<()> {
     print_raw(printable::lines(text).as_bytes())
 }
@@ -120,8 +120,8 @@ impl std::fmt::Write for BrokenLines<'_> {
     }
 }
 
-/// Prints a list of values as indented JSON, each when `items` passes it to its argument. What was passed before a failure is printed, as a
-/// whole list.
+/// Prints a list of values as indented JSON, each when `items` passes it to its argument. What was
+/// passed before a failure is printed, as a whole list.
 pub(super) async fn print_json_list<T: Serialize>(
     items: impl AsyncFnOnce(&mut dyn FnMut(&T) -> Result<()>) -> Result<()>,
 ) -> Result<()> {

@@ -1,8 +1,9 @@
-//! `icechunkfs prefetch`: reads everything below a path of a mount once, so that the mount's cache has it.
+//! `icechunkfs prefetch`: reads everything below a path of a mount once, so that the mount's cache
+//! has it.
 //!
-//! Reads go through the mount, which knows the store and the cache, and bypass the kernel's page cache (`O_DIRECT`). One thread
-//! reads neighbors in sequence, so that the mount detects the access pattern and prefetches; there are several threads, because
-//! each waits most of the time.
+//! Reads go through the mount, which knows the store and the cache, and bypass the kernel's page
+//! cache (`O_DIRECT`). One thread reads neighbors in sequence, so that the mount detects the access
+//! pattern and prefetches; there are several threads, because each waits most of the time.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -49,7 +50,8 @@ pub(crate) struct PrefetchArgs {
     mountpoint: PathBuf,
     /// A path in the mount: read what is at and below it [default: everything].
     path: Option<String>,
-    /// Read only this part of the array at PATH, in Python's notation: 0:100,:,-5 (elements, not chunks).
+    /// Read only this part of the array at PATH, in Python's notation: 0:100,:,-5 (elements, not
+    /// chunks).
     #[arg(long, value_name = "SLICES", allow_hyphen_values = true)]
     slice: Option<String>,
     /// Number of files to read at a time.
@@ -245,7 +247,8 @@ fn read_batches(
     let begin = memory.as_ptr().align_offset(ALIGNMENT);
     let Some(buffer) = memory.get_mut(begin..begin + READ) else { return };
     loop {
-        // A thread that waits for a batch blocks the other threads, which could only wait for the next one.
+        // A thread that waits for a batch blocks the other threads, which could only wait for the
+        // next one.
         let batch = receiver.lock().recv();
         let Ok(batch) = batch else { return };
         for path in batch {
@@ -277,7 +280,8 @@ fn read(mount: &OpenMount, path: &Path, buffer: &mut [u8]) -> io::Result<u64> {
 }
 
 fn read_with(mount: &OpenMount, path: &Path, buffer: &mut [u8], flags: OFlags) -> io::Result<u64> {
-    // Another user of a shared mount can put a FIFO in the place of a file, which would block without NONBLOCK.
+    // Another user of a shared mount can put a FIFO in the place of a file, which would block
+    // without NONBLOCK.
     let mut file = File::from(mount.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK | flags)?);
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a regular file"));

@@ -14,7 +14,8 @@ use icechunkfs_base::error::{Error, Result};
 /// Interval between two drawings.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Creates an empty bar from a `template` of indicatif. It is drawn when it changes, and periodically.
+/// Creates an empty bar from a `template` of indicatif. It is drawn when it changes, and
+/// periodically.
 pub(super) fn bar(template: &str) -> ProgressBar {
     let bar = manual_bar(template);
     bar.enable_steady_tick(REDRAW_INTERVAL);
@@ -39,7 +40,8 @@ pub(super) fn watched<T>(template: &str, update: impl Fn(&ProgressBar) + Sync, w
     })
 }
 
-/// Runs `work`, and meanwhile writes what `look` returns to descriptor `number`, as a line of JSON, for another program.
+/// Runs `work`, and meanwhile writes what `look` returns to descriptor `number`, as a line of JSON,
+/// for another program.
 pub(super) fn reported<P: Serialize, T>(
     number: RawFd,
     look: impl Fn() -> Option<P> + Sync,
@@ -48,8 +50,9 @@ pub(super) fn reported<P: Serialize, T>(
     // SAFETY: the descriptor is only looked at; a closed one gives an error.
     let given = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_getfd(given).map_err(|errno| Error::io(format!("--progress-fd {number}"), errno.into()))?;
-    // SAFETY: the descriptor is open, as was just checked. The command line gives it to this function alone, which is called once and closes
-    // it: the other program reads to the end before it reads the result.
+    // SAFETY: the descriptor is open, as was just checked. The command line gives it to this
+    // function alone, which is called once and closes it: the other program reads to the end before
+    // it reads the result.
     let mut file = File::from(unsafe { OwnedFd::from_raw_fd(number) });
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {

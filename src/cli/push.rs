@@ -13,15 +13,17 @@ pub(crate) struct PushArgs {
     /// The branches and tags to bring there [default: all].
     #[arg(index = 3, value_name = "REF")]
     refs: Vec<String>,
-    /// Move branches of DEST that have commits which REPO has not; these commits are then on no branch there.
+    /// Move branches of DEST that have commits which REPO has not; these commits are then on no
+    /// branch there.
     #[arg(long)]
     force: bool,
     /// Only show what the push would do.
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Print {"refs": [{"kind", "name", "from", "to", "change", "why"}], "commits", "objects", "bytes"}: of each ref its target before
-    /// (null if it is new) and in the source, the change (unchanged, created, forward, forced or refused) and the reason of a refusal;
-    /// counts of what was copied.
+    /// Print {"refs": [{"kind", "name", "from", "to", "change", "why"}], "commits", "objects",
+    /// "bytes"}: of each ref its target before (null if it is new) and in the source, the change
+    /// (unchanged, created, forward, forced or refused) and the reason of a refusal; counts of what
+    /// was copied.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

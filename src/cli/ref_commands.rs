@@ -23,7 +23,8 @@ use icechunkfs_working::scratch::pending;
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Show the time and message of each commit. In repositories of version 1 this reads the snapshots.
+    /// Show the time and message of each commit. In repositories of version 1 this reads the
+    /// snapshots.
     #[arg(short, long)]
     pub(super) long: bool,
     /// Print a list of {"name", "snapshot"}; with --long also "written_at" and "message".
@@ -58,10 +59,12 @@ pub(crate) struct DeleteArgs {
 /// Arguments of commands that take a ref off its target.
 #[derive(Debug, Args)]
 pub(crate) struct RefChangeArgs {
-    /// Refuse if it does not point to this snapshot [default: the one that it points to when the command starts].
+    /// Refuse if it does not point to this snapshot [default: the one that it points to when the
+    /// command starts].
     #[arg(long, value_name = "ID")]
     expect: Option<String>,
-    /// Print {"name", "snapshot"}; after a reset also "previous". The snapshot of a deleted ref is the one that it pointed to.
+    /// Print {"name", "snapshot"}; after a reset also "previous". The snapshot of a deleted ref is
+    /// the one that it pointed to.
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
@@ -71,7 +74,8 @@ pub(crate) struct RefChangeArgs {
 }
 
 impl RefChangeArgs {
-    /// Opens the repository. Returns the snapshot that `name` points to, too; fails if that is not the expected one.
+    /// Opens the repository. Returns the snapshot that `name` points to, too; fails if that is not
+    /// the expected one.
     pub(super) async fn open(&self, repo: &str, kind: RefKind, name: &str) -> Result<(Repository, ObjectId)> {
         let repository = open::repository(repo, &self.store).await?;
         let expect: Option<ObjectId> =
@@ -122,7 +126,8 @@ pub(super) async fn describe_commit(repository: &Repository, id: ObjectId) -> St
     }
 }
 
-/// Describes the commits that are lost if a ref to `tip` is removed and all refs then point to `others`; none if nothing is lost.
+/// Describes the commits that are lost if a ref to `tip` is removed and all refs then point to
+/// `others`; none if nothing is lost.
 pub(super) fn lost_commits(
     repository: &Repository,
     tip: ObjectId,
@@ -137,11 +142,13 @@ pub(super) fn lost_commits(
     Ok(Some(lost + ", until garbage is collected."))
 }
 
-/// Describes the use of branch `name` on this machine: its mount, its uncommitted changes. None if there are none.
+/// Describes the use of branch `name` on this machine: its mount, its uncommitted changes. None if
+/// there are none.
 pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
     let storage = repository.storage();
     let is_same = |location: &str| storage.is_named(location);
-    // Scratch directories of a local repository are named after its real path, however it is spelled.
+    // Scratch directories of a local repository are named after its real path, however it is
+    // spelled.
     let is_same: Option<&dyn Fn(&str) -> bool> = storage.local_path().is_none().then_some(&is_same);
     let waiting = pending::look(&mounts::scratch_location(repository), name, is_same);
     let in_use = waiting.iter().find_map(|work| {
@@ -167,12 +174,15 @@ pub(super) async fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Res
     let repository = open::repository(repo, &arguments.store).await?;
     let refs = repository.refs().await?;
     let refs = if kind == RefKind::Branch { &refs.branches } else { &refs.tags };
-    let commit = async |name: &str, id: ObjectId| match arguments.long {
-        true => repository.commit(id).await.map(Some).unwrap_or_else(|error| {
-            warn!("{kind} `{name}`: {error}");
+    let commit = async |name: &str, id: ObjectId| {
+        if arguments.long {
+            repository.commit(id).await.map(Some).unwrap_or_else(|error| {
+                warn!("{kind} `{name}`: {error}");
+                None
+            })
+        } else {
             None
-        }),
-        false => None,
+        }
     };
     if arguments.json {
         return print_json_list(async |print| {
@@ -223,7 +233,8 @@ pub(super) async fn delete(repo: &str, kind: RefKind, DeleteArgs { name, change 
     print_ref(change.json, name, None, target, &format!("deleted {kind} `{name}`, which pointed to {target}"))
 }
 
-/// Asks a question of several lines. Logs `mounted` even if it does not ask: the user may not know of the mount.
+/// Asks a question of several lines. Logs `mounted` even if it does not ask: the user may not know
+/// of the mount.
 pub(super) fn ask<const N: usize>(
     confirm: ConfirmArgs,
     lines: [Option<String>; N],

@@ -41,14 +41,16 @@ pub(super) async fn tip(repository: &Repository, branch: &str) -> Result<ObjectI
     repository.resolve(&icechunkfs_repo::repo::refs::RefSpec::Branch(branch.to_owned())).await
 }
 
-/// Returns the metadata items that the commit that replaces `commit` keeps: all but the notes and records of implementations, which it gets anew.
+/// Returns the metadata items that the commit that replaces `commit` keeps: all but the notes and
+/// records of implementations, which it gets anew.
 pub(super) fn kept_metadata(commit: &SnapshotInfo) -> Result<Metered<Map<String, Value>>> {
     let mut kept = commit.metadata()?;
     kept.retain(|name, _| !RESERVED_ITEMS.contains(&name.as_str()));
     Ok(kept)
 }
 
-/// Returns the metadata items that an amended `commit` keeps: all but the records, which it gets again. Its note stays, since it has the same tree.
+/// Returns the metadata items that an amended `commit` keeps: all but the records, which it gets
+/// again. Its note stays, since it has the same tree.
 pub(super) fn amended_metadata(commit: &SnapshotInfo) -> Result<Metered<Map<String, Value>>> {
     let mut kept = commit.metadata()?;
     kept.retain(|name, _| name == RESERVED || !RESERVED_ITEMS.contains(&name.as_str()));
@@ -63,7 +65,8 @@ pub(super) fn check_not_reserved<'a>(mut names: impl Iterator<Item = &'a String>
     }
 }
 
-/// Confirms that `commits`, which `question` names, may be replaced. Returns the other refs that still point to one of them.
+/// Confirms that `commits`, which `question` names, may be replaced. Returns the other refs that
+/// still point to one of them.
 pub(super) async fn confirm(
     repository: &Repository,
     branch: &str,
@@ -77,7 +80,8 @@ pub(super) async fn confirm(
     Ok(kept)
 }
 
-/// Replaces commits by one, after `question`, and prints the outcome; `replaced` describes the commits.
+/// Replaces commits by one, after `question`, and prints the outcome; `replaced` describes the
+/// commits.
 pub(super) async fn replace(
     repository: &Repository,
     options: &SquashOptions<'_>,

@@ -10,10 +10,12 @@ use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use icechunkfs_store::storage::settings::Settings;
 
-/// A repository, and the settings to reach it. Flattened last, because the help heading of the settings applies to all later options.
+/// A repository, and the settings to reach it. Flattened last, because the help heading of the
+/// settings applies to all later options.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RepoArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://; https:// for reading only).
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://; https:// for reading
+    /// only).
     #[arg(index = 1, value_name = "REPO", help_heading = None)]
     pub(crate) location: String,
     #[command(flatten)]
@@ -26,7 +28,8 @@ impl RepoArgs {
         open::repository(&self.location, &self.store).await
     }
 
-    /// Opens the repository for a command that reads chunks: virtual ones as far as `virtuals` allow it.
+    /// Opens the repository for a command that reads chunks: virtual ones as far as `virtuals`
+    /// allow it.
     pub(crate) async fn open_with(&self, virtuals: &VirtualArgs) -> Result<Repository> {
         virtuals.open(&self.location, &self.store).await
     }
@@ -44,7 +47,8 @@ pub(crate) struct RefArgs {
     /// Snapshot with this id.
     #[arg(long, value_name = "ID")]
     pub(crate) snapshot: Option<String>,
-    /// Newest commit of the branch that is not after this time: RFC 3339, or a date (the end of that day, UTC).
+    /// Newest commit of the branch that is not after this time: RFC 3339, or a date (the end of
+    /// that day, UTC).
     #[arg(long, value_name = "TIME")]
     pub(crate) as_of: Option<String>,
 }

@@ -1,4 +1,5 @@
-//! `icechunkfs restore`: a path becomes what an older snapshot has there, in a mount or on a branch.
+//! `icechunkfs restore`: a path becomes what an older snapshot has there, in a mount or on a
+//! branch.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -24,15 +25,15 @@ use icechunkfs_working::operations::request::Command;
 
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {
-    /// The mountpoint of a branch, where the restored state is an uncommitted change; or a repository (a path or a URL), where it is
-    /// committed at once.
+    /// The mountpoint of a branch, where the restored state is an uncommitted change; or a
+    /// repository (a path or a URL), where it is committed at once.
     #[arg(value_name = "MOUNTPOINT|REPO")]
     place: OsString,
-    /// The path to restore: a group with everything below it, an array, one of its chunks or a directory of them, or a zarr.json; `.` for
-    /// everything.
+    /// The path to restore: a group with everything below it, an array, one of its chunks or a
+    /// directory of them, or a zarr.json; `.` for everything.
     path: String,
-    /// The source: a branch, a tag, a snapshot id, one of these and ~N for N commits before it, or a time (RFC 3339 or a date):
-    /// the newest commit of the branch that is not after it.
+    /// The source: a branch, a tag, a snapshot id, one of these and ~N for N commits before it, or
+    /// a time (RFC 3339 or a date): the newest commit of the branch that is not after it.
     #[arg(long, value_name = "REF")]
     from: String,
     /// The branch that gets the commit [default: main]; a mount has its own.
@@ -47,9 +48,11 @@ pub(crate) struct RestoreArgs {
     /// Only show what would change.
     #[arg(long)]
     dry_run: bool,
-    /// Print {"path", "found_at", "from", "branch", "snapshot", "created", "deleted", "updated", "moved", "chunks", "elsewhere", "parents",
-    /// "conflicts"}: the path, its name in REF, the snapshots restored from and committed (null if none was), the paths of nodes, the
-    /// number of chunks, nodes that were copied because they are elsewhere now, and the restored groups above the path.
+    /// Print {"path", "found_at", "from", "branch", "snapshot", "created", "deleted", "updated",
+    /// "moved", "chunks", "elsewhere", "parents", "conflicts"}: the path, its name in REF, the
+    /// snapshots restored from and committed (null if none was), the paths of nodes, the number of
+    /// chunks, nodes that were copied because they are elsewhere now, and the restored groups above
+    /// the path.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -135,7 +138,8 @@ fn refusal(conflicts: &[Conflict], branch: &str) -> String {
 }
 
 fn describe(plan: &Plan, options: &RestoreOptions, snapshot: Option<ObjectId>) -> String {
-    let (path, branch) = (printable::line(&options.path), printable::line(&options.branch));
+    let path = printable::line(&options.path);
+    let branch = printable::line(&options.branch);
     let counts = plan.counts();
     let first = match snapshot {
         Some(snapshot) => {

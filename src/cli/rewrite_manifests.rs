@@ -1,4 +1,5 @@
-//! `icechunkfs rewrite-manifests`: rewrites all manifests of a branch, split by the repository's rules or by new ones.
+//! `icechunkfs rewrite-manifests`: rewrites all manifests of a branch, split by the repository's
+//! rules or by new ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,31 +33,37 @@ pub(crate) struct RewriteManifestsArgs {
     /// The branch that gets the commit.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
     branch: String,
-    /// Split arrays by this rule instead of those in the repository's configuration: [PATH:]DIM=N[,DIM=N], with N chunks along a
-    /// dimension in one manifest. DIM is a number from 0, a name, or * for any; PATH is a regular expression to be found in the
-    /// array's path [default: all arrays]. The first rule that matches a dimension applies. `none` splits nothing. Later commits
-    /// use the configuration again. Repeatable.
+    /// Split arrays by this rule instead of those in the repository's configuration:
+    /// [PATH:]DIM=N[,DIM=N], with N chunks along a dimension in one manifest. DIM is a number from
+    /// 0, a name, or * for any; PATH is a regular expression to be found in the array's path
+    /// [default: all arrays]. The first rule that matches a dimension applies. `none` splits
+    /// nothing. Later commits use the configuration again. Repeatable.
     #[arg(long, value_name = "RULE")]
     split: Vec<String>,
-    /// Repack small chunks, too: those that have an object each, or share one that is mostly garbage. They are packed into
-    /// objects of some MiB; the old objects stay until garbage is collected.
+    /// Repack small chunks, too: those that have an object each, or share one that is mostly
+    /// garbage. They are packed into objects of some MiB; the old objects stay until garbage is
+    /// collected.
     #[arg(long)]
     repack: bool,
     /// With --repack, pack chunks smaller than this.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pack_below: u64,
-    /// The commit message [default: Manifests rewritten, or with --amend that of the replaced commit].
+    /// The commit message [default: Manifests rewritten, or with --amend that of the replaced
+    /// commit].
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
-    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. With --amend the others stay. Repeatable.
+    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. With --amend the others
+    /// stay. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Replace the branch's newest commit instead of adding one (version 2). Only this is asked about.
+    /// Replace the branch's newest commit instead of adding one (version 2). Only this is asked
+    /// about.
     #[arg(long)]
     amend: bool,
-    /// Print {"branch", "snapshot", "parent", "manifests", "bytes", "arrays"}: manifests and their bytes each as {"before", "after"},
-    /// and for each array {"path", "manifests"}. With --repack also "repacked": {"chunks", "bytes", "objects": {"before", "after"},
-    /// "complete"}; if it is not complete, run the command again.
+    /// Print {"branch", "snapshot", "parent", "manifests", "bytes", "arrays"}: manifests and their
+    /// bytes each as {"before", "after"}, and for each array {"path", "manifests"}. With --repack
+    /// also "repacked": {"chunks", "bytes", "objects": {"before", "after"}, "complete"}; if it is
+    /// not complete, run the command again.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -83,7 +90,8 @@ pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
         let limits = MemoryLimits::default();
         let tip = replace_commits::tip(&repository, branch).await?;
         let base = Arc::new(repository.snapshot(tip, limits.max_snapshot_size()?).await?);
-        let (mut message, mut metadata) = ("Manifests rewritten".to_owned(), Map::new());
+        let mut message = "Manifests rewritten".to_owned();
+        let mut metadata = Map::new();
         if arguments.amend {
             squash::check(&repository).await?;
             let replaced = repository.commit(tip).await?;
@@ -168,7 +176,8 @@ async fn print_rewrite(
         }
         return print(&text);
     }
-    let (was, is) = (arrays(&old), arrays(&new));
+    let was = arrays(&old);
+    let is = arrays(&new);
     let arrays: Vec<Value> = is
         .iter()
         .map(|(id, (path, after))| {

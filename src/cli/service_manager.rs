@@ -1,8 +1,9 @@
-//! The protocol of a service manager such as systemd: readiness, status, watchdog (sd_notify(3), sd_watchdog_enabled(3)).
+//! The protocol of a service manager such as systemd: readiness, status, watchdog (sd_notify(3),
+//! sd_watchdog_enabled(3)).
 //!
-//! A message is one datagram to the socket that `NOTIFY_SOCKET` names, a path or, after `@`, an abstract name. Nothing depends on its
-//! arrival, so failures are only logged. Only `--foreground` talks to the manager: a daemon in the background is not the
-//! process that the manager started.
+//! A message is one datagram to the socket that `NOTIFY_SOCKET` names, a path or, after `@`, an
+//! abstract name. Nothing depends on its arrival, so failures are only logged. Only `--foreground`
+//! talks to the manager: a daemon in the background is not the process that the manager started.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
@@ -52,7 +53,8 @@ impl ServiceManager {
         self.send("STOPPING=1\nSTATUS=Unmounting");
     }
 
-    /// Starts sending signs of life, at half the manager's interval, as long as the daemon of the mount `served` answers.
+    /// Starts sending signs of life, at half the manager's interval, as long as the daemon of the
+    /// mount `served` answers.
     pub(crate) fn start_watchdog(self: &Arc<Self>, served: ServedMount, runtime: Handle) {
         let Some(interval) = self.watchdog else { return };
         let manager = Arc::clone(self);
@@ -98,7 +100,8 @@ fn check_progress(runtime: &Handle, timeout: Duration) -> Result<(), &'static st
     }
 }
 
-/// Checks that the kernel gets a reply from the daemon. A mount that was removed needs none: its daemon still flushes changes.
+/// Checks that the kernel gets a reply from the daemon. A mount that was removed needs none: its
+/// daemon still flushes changes.
 fn check_session(served: &ServedMount, timeout: Duration) -> Result<(), &'static str> {
     match served.health(timeout) {
         Some(Health::Hanging) => Err("the mount does not answer"),

@@ -1,7 +1,8 @@
 //! `icechunkfs ls --shards`: lists the inner chunks of shards, as their indexes have them.
 //!
-//! Only indexes are read. Each inner chunk is one line, written when it is found: a shard may have a million of them, and be made of
-//! shards again. Invalid entries are not followed, so that a hostile index does not lead in circles.
+//! Only indexes are read. Each inner chunk is one line, written when it is found: a shard may have
+//! a million of them, and be made of shards again. Invalid entries are not followed, so that a
+//! hostile index does not lead in circles.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -145,7 +146,8 @@ impl Output {
 
     /// Writes everything about a shard after its name.
     async fn contents(&mut self, shard: &Shard<'_>) -> Result<()> {
-        let (sharding, length) = (shard.sharding, shard.place.end - shard.place.start);
+        let sharding = shard.sharding;
+        let length = shard.place.end - shard.place.start;
         let index = match sharding.index_range(length) {
             None => Err(Error::corrupt(format!(
                 "{} at offset {}: no room for an index of {} bytes in {length}",
@@ -209,7 +211,8 @@ impl Output {
         if self.json {
             let index = json!({"offset": offset, "bytes": sharding.index_length(), "location": location,
                 "byte_order": order, "checksum": checksum});
-            let (grid, shape) = (json!(sharding.grid), json!(sharding.inner_shape));
+            let grid = json!(sharding.grid);
+            let shape = json!(sharding.inner_shape);
             if shard.depth == 0 {
                 self.text += &format!("\"bytes\": {length}, ");
             }
@@ -239,7 +242,8 @@ impl Output {
             let coords = json!(coords.as_slice());
             self.text += &format!("{comma}{{\"coords\": {coords}, \"offset\": {offset}, \"bytes\": {bytes}");
         } else {
-            let (indent, coords) = ("  ".repeat(shard.depth + 1), format!("{:?}", coords.as_slice()));
+            let indent = "  ".repeat(shard.depth + 1);
+            let coords = format!("{:?}", coords.as_slice());
             self.text += &format!("{indent}{coords:<12}  {offset:>12}  {bytes:>10}");
         }
     }
@@ -268,9 +272,10 @@ impl Output {
 
     fn flush(&mut self, all: bool) -> Result<()> {
         if all || self.text.len() >= BUFFER {
-            match self.json {
-                true => print_raw(printable::json(&self.text).as_bytes())?,
-                false => print(&self.text)?,
+            if self.json {
+                print_raw(printable::json(&self.text).as_bytes())?
+            } else {
+                print(&self.text)?
             }
             self.text.clear();
         }
@@ -309,7 +314,8 @@ impl Shard<'_> {
 
     fn describe(&self, fault: &IndexFault) -> Error {
         let coords = self.sharding.coords(fault.number);
-        let (offset, bytes) = (self.place.start.checked_add(fault.offset).unwrap_or(fault.offset), fault.length);
+        let offset = self.place.start.checked_add(fault.offset).unwrap_or(fault.offset);
+        let bytes = fault.length;
         let why = match fault.kind {
             FaultKind::Outside => format!("outside of the shard, which ends at {}", self.place.end),
             FaultKind::OverlapsIndex => "over the index".to_owned(),

@@ -24,18 +24,21 @@ const SHARE: u64 = 4;
 
 #[derive(Debug, Args)]
 pub(crate) struct StatsArgs {
-    /// The snapshot whose arrays are listed: a branch, a tag, a snapshot id, or one before it, such as main~2.
+    /// The snapshot whose arrays are listed: a branch, a tag, a snapshot id, or one before it, such
+    /// as main~2.
     #[arg(index = 2, value_name = "REF", default_value = DEFAULT_BRANCH)]
     reference: String,
     /// Number of snapshots and manifests to read at a time.
     #[arg(short, long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
-    /// Print {"repository", "spec_version", "stored", "reachable", "unreachable", "missing": {"chunks", "manifests",
-    /// "snapshots", "transactions": {"objects", "bytes"}}, "shared": {"objects", "bytes"}, "dead_bytes", "dead_in", "chunks":
-    /// {"native", "native_bytes", "virtual", "virtual_bytes", "inline", "inline_bytes", "references"}, "refs": [{"kind", "name",
-    /// "snapshot", "commits", "nodes", "references", "only_here"}], "snapshot", "arrays": [{"path", "shape", "places", "chunks",
-    /// "bytes", "native_bytes", "inline_bytes", "virtual_bytes", "manifests", "manifest_bytes"}]}; "stored" also has "refs",
-    /// "backups" and "removable_backups".
+    /// Print {"repository", "spec_version", "stored", "reachable", "unreachable", "missing":
+    /// {"chunks", "manifests", "snapshots", "transactions": {"objects", "bytes"}}, "shared":
+    /// {"objects", "bytes"}, "dead_bytes", "dead_in", "chunks": {"native", "native_bytes",
+    /// "virtual", "virtual_bytes", "inline", "inline_bytes", "references"}, "refs": [{"kind",
+    /// "name", "snapshot", "commits", "nodes", "references", "only_here"}], "snapshot", "arrays":
+    /// [{"path", "shape", "places", "chunks", "bytes", "native_bytes", "inline_bytes",
+    /// "virtual_bytes", "manifests", "manifest_bytes"}]}; "stored" also has "refs", "backups" and
+    /// "removable_backups".
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -63,7 +66,8 @@ pub(crate) fn run(arguments: &StatsArgs) -> Result<()> {
 /// Cells of a row of a table, and the part of the whole that its bar shows.
 type Row = (Vec<String>, u64);
 
-/// Formats a table: the first column is text, the others are numbers. Parts of `whole` are drawn as bars, if it is given.
+/// Formats a table: the first column is text, the others are numbers. Parts of `whole` are drawn as
+/// bars, if it is given.
 fn table(header: [&str; 5], rows: Vec<Row>, whole: Option<u64>) -> String {
     let (cells, parts): (Vec<Vec<String>>, Vec<u64>) = rows.into_iter().unzip();
     let cells = cells.into_iter().map(|row| row.iter().map(|cell| printable::line(cell)).collect());
@@ -125,7 +129,9 @@ fn to_text(stats: &Stats, bars: bool) -> String {
         let sizes = [bytes(stored.bytes), count(stored.objects), bytes(used.bytes), bytes(unused.bytes)];
         rows.push(([vec![name.to_owned()], sizes.to_vec()].concat(), stored.bytes));
     }
-    let (refs, backups, removable) = (stats.stored.refs, stats.stored.backups, stats.stored.removable_backups.bytes);
+    let refs = stats.stored.refs;
+    let backups = stats.stored.backups;
+    let removable = stats.stored.removable_backups.bytes;
     let split = vec![bytes(backups.bytes.saturating_sub(removable)), bytes(removable)];
     for (name, size, more) in [("refs", refs, vec![]), ("earlier states of repo", backups, split)] {
         if size.objects > 0 {

@@ -1,4 +1,5 @@
-//! Arguments and output that `clone`, `push` and `pull` share: two repositories, and how to reach each.
+//! Arguments and output that `clone`, `push` and `pull` share: two repositories, and how to reach
+//! each.
 
 use std::sync::Arc;
 
@@ -22,9 +23,9 @@ use icechunkfs_working::scratch::directory::state_directory;
 /// The first repository, and how to reach it and the second one.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TwoRepos {
-    /// Set an option for the second repository where both are in object stores, such as region=eu-west-1 or profile=backup; flags
-    /// have no value: anonymous. The options below are then for the first one only, otherwise for the one that is in an object store.
-    /// Repeatable.
+    /// Set an option for the second repository where both are in object stores, such as
+    /// region=eu-west-1 or profile=backup; flags have no value: anonymous. The options below are
+    /// then for the first one only, otherwise for the one that is in an object store. Repeatable.
     #[arg(long, value_name = "OPTION[=VALUE]")]
     other: Vec<String>,
     #[command(flatten)]
@@ -32,7 +33,8 @@ pub(crate) struct TwoRepos {
 }
 
 impl TwoRepos {
-    /// Returns both repositories, of which the second is at `second`, with the settings to reach them.
+    /// Returns both repositories, of which the second is at `second`, with the settings to reach
+    /// them.
     pub(crate) fn places<'a>(&'a self, second: &'a str) -> Result<(Place<'a>, Place<'a>)> {
         let (of_first, of_second) = self.settings(&self.repo.location, second, &self.repo.store)?;
         Ok(((&self.repo.location, of_first), (second, of_second)))
@@ -40,7 +42,8 @@ impl TwoRepos {
 
     fn settings(&self, first: &str, second: &str, given: &Settings) -> Result<(Settings, Settings)> {
         let is_remote = |place: &str| Location::parse(place).map(|found| !matches!(found.place, StorePlace::Local(_)));
-        let (first, second) = (is_remote(first)?, is_remote(second)?);
+        let first = is_remote(first)?;
+        let second = is_remote(second)?;
         let both = first && second;
         if !both && !self.other.is_empty() {
             return Err(Error::invalid(
@@ -95,7 +98,8 @@ pub(crate) struct Pushing<'a> {
 }
 
 impl Pushing<'_> {
-    /// Copies what the destination lacks, moves its refs and reports that. Fails if any ref was refused.
+    /// Copies what the destination lacks, moves its refs and reports that. Fails if any ref was
+    /// refused.
     pub(crate) fn run(self) -> Result<()> {
         let counters = Counters::default();
         let options = PushOptions {
@@ -176,7 +180,8 @@ fn report(pushed: &Pushed, counters: &Counters) -> Value {
 
 /// Fails if both are the same place.
 fn refuse_same(source: &Repository, destination: &Repository) -> Result<()> {
-    let (one, other) = (source.storage(), destination.storage());
+    let one = source.storage();
+    let other = destination.storage();
     let is_same = match (one.local_path(), other.local_path()) {
         (Some(one), Some(other)) => one == other,
         _ => Arc::ptr_eq(one, other),

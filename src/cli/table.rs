@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-/// Formats rows as lines of columns as wide as their contents. Columns in `right` are aligned right, all others left.
+/// Formats rows as lines of columns as wide as their contents. Columns in `right` are aligned
+/// right, all others left.
 pub(super) fn lines(rows: &[Vec<String>], right: Range<usize>) -> Vec<String> {
     let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..).map_while(width).collect();
@@ -24,7 +25,8 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Creates columns that have room for `head`. Those in `right` are aligned right, all others left.
+    /// Creates columns that have room for `head`. Those in `right` are aligned right, all others
+    /// left.
     pub(super) fn new(head: &[&str], right: Range<usize>) -> Self {
         let mut columns = Columns { widths: vec![0; head.len()], right };
         columns.fit(head);

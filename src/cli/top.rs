@@ -92,9 +92,11 @@ impl Sample {
         let mut text = format!("{:<16}{:>10}{:>12}{:>12}{:>10}\n", "requests", "per s", "mean ms", "all", "failed");
         for operation in self.operations() {
             let of = |name: &str| format!("{name}{{operation=\"{operation}\"}}");
-            let (count, time) = (delta(&of("request_seconds_count")), delta(&of("request_seconds_sum")));
+            let count = delta(&of("request_seconds_count"));
+            let time = delta(&of("request_seconds_sum"));
             let mean = if count > 0.0 { time / count * 1e3 } else { 0.0 };
-            let (all, failed) = (self.get(&of("request_seconds_count")), self.get(&of("request_failures_total")));
+            let all = self.get(&of("request_seconds_count"));
+            let failed = self.get(&of("request_failures_total"));
             let _ = writeln!(text, "{operation:<16}{:>10.0}{mean:>12.3}{all:>12.0}{failed:>10.0}", count / seconds);
         }
         let _ = writeln!(text, "\n{:<16}{:>10}{:>12}", "bytes", "MiB/s", "all MiB");

@@ -1,7 +1,9 @@
-//! Finds uncommitted changes on this machine that are based on a repository, for a garbage collection to keep what they need.
+//! Finds uncommitted changes on this machine that are based on a repository, for a garbage
+//! collection to keep what they need.
 //!
-//! The search covers the default locations of scratch directories, and those of existing mounts. Scratch directories that were named
-//! with `--scratch` and are not mounted cannot be found, nor those of other machines.
+//! The search covers the default locations of scratch directories, and those of existing mounts.
+//! Scratch directories that were named with `--scratch` and are not mounted cannot be found, nor
+//! those of other machines.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,8 +33,8 @@ const TRIES: usize = 10;
 
 const UNKNOWN: &str = "the objects that uncommitted changes need are not known: mount the branch and commit or discard it, or remove the scratch directory";
 
-/// Returns a function that finds uncommitted changes on the repository in `storage`, also in the scratch directories `named`. It
-/// stores its last result in `found`.
+/// Returns a function that finds uncommitted changes on the repository in `storage`, also in the
+/// scratch directories `named`. It stores its last result in `found`.
 pub(super) fn finder(
     storage: &Arc<dyn Storage>,
     named: Vec<PathBuf>,
@@ -40,13 +42,16 @@ pub(super) fn finder(
 ) -> UncommittedFinder {
     let storage = Arc::clone(storage);
     Arc::new(move || {
-        let (storage, named, found) = (Arc::clone(&storage), named.clone(), Arc::clone(&found));
+        let storage = Arc::clone(&storage);
+        let named = named.clone();
+        let found = Arc::clone(&found);
         Box::pin(async move {
             let at = Arc::new(Mutex::new(PathBuf::new()));
             let search = Search { storage, named, at: Arc::clone(&at) };
             let looking = tokio::task::spawn_blocking(move || search.run());
             let looked = tokio::time::timeout(DEADLINE, looking).await.map_err(|_| {
-                let (place, seconds) = (at.lock().display().to_string(), DEADLINE.as_secs());
+                let place = at.lock().display().to_string();
+                let seconds = DEADLINE.as_secs();
                 let why = "its file system does not answer. Make it answer or unmount it, then run this again";
                 Error::new(
                     ErrorKind::Timeout,
@@ -65,8 +70,9 @@ pub(super) fn finder(
     })
 }
 
-/// Returns a writable mount of branch `name` of the repository in `storage`, wherever its scratch directory is, if this process can see one.
-/// Mounts of other users do not count, as anybody can claim to be a mount of anything.
+/// Returns a writable mount of branch `name` of the repository in `storage`, wherever its scratch
+/// directory is, if this process can see one. Mounts of other users do not count, as anybody can
+/// claim to be a mount of anything.
 pub(super) fn mount_of_branch(storage: &dyn Storage, name: &str) -> Result<Option<Mount>> {
     let suffix = format!("@branch:{name}");
     let is_of_branch = |mount: &Mount| {
@@ -130,10 +136,12 @@ impl Search {
         Ok(found)
     }
 
-    /// Adds the scratch directories in `all` of mounts that were made with another spelling of the repository's URL than that of `name`.
+    /// Adds the scratch directories in `all` of mounts that were made with another spelling of the
+    /// repository's URL than that of `name`.
     fn add_other_spellings(&self, all: &SearchLocation, name: &str, found: &mut SearchResult) -> Result<()> {
         let is_in_same_store = |words: &str| {
-            let (own, other) = (self.storage.place(), Location::parse(words).ok());
+            let own = self.storage.place();
+            let other = Location::parse(words).ok();
             own.zip(other).is_some_and(|(own, other)| own.is_in_same_store(&other.place))
         };
         for other in found.names_in(all, is_counted).context(|| UNKNOWN)? {
@@ -155,7 +163,8 @@ impl Search {
 
     fn is_mount_of(&self, mount: &Mount) -> Result<bool> {
         for repository in mount.repositories() {
-            // Another user can mount over the way to the repository of any mount. What is needed by one of another repository is kept without harm.
+            // Another user can mount over the way to the repository of any mount. What is needed by
+            // one of another repository is kept without harm.
             if is_hidden(&*self.storage, repository)? || self.storage.is_named(repository) {
                 return Ok(true);
             }
@@ -163,7 +172,8 @@ impl Search {
         Ok(false)
     }
 
-    /// Returns true if another user's mount claims to be of this repository. Its path is not followed.
+    /// Returns true if another user's mount claims to be of this repository. Its path is not
+    /// followed.
     fn claims_repository(&self, mount: &Mount) -> bool {
         let own = self.storage.place();
         mount.repositories().any(|source| {
@@ -174,7 +184,8 @@ impl Search {
     }
 }
 
-/// Returns true if the path `repository` leads through what another user serves, so that it cannot be compared with a local repository.
+/// Returns true if the path `repository` leads through what another user serves, so that it cannot
+/// be compared with a local repository.
 fn is_hidden(storage: &dyn Storage, repository: &str) -> Result<bool> {
     match storage.local_path() {
         Some(local) if local != Path::new(repository) => is_in_foreign_hands(Path::new(repository)),
@@ -182,7 +193,8 @@ fn is_hidden(storage: &dyn Storage, repository: &str) -> Result<bool> {
     }
 }
 
-/// Returns true if the changes of `user` count: root, the current user, and the user who called `sudo`.
+/// Returns true if the changes of `user` count: root, the current user, and the user who called
+/// `sudo`.
 fn is_counted(user: u32) -> bool {
     trust::is_trusted(user) || (rustix::process::geteuid().is_root() && sudo_user() == Some(user))
 }
@@ -191,7 +203,8 @@ fn sudo_user() -> Option<u32> {
     std::env::var("SUDO_UID").ok()?.parse().ok()
 }
 
-/// Opens a mount of the table; none if it is not mounted any more. Fails if it cannot be reached: it may have uncommitted changes.
+/// Opens a mount of the table; none if it is not mounted any more. Fails if it cannot be reached:
+/// it may have uncommitted changes.
 fn open(mount: &Mount, deadline: Deadline) -> Result<Option<(OpenMount, Health)>> {
     // Another user may rename a directory on the way, which the table then knows.
     for _ in 0..TRIES {
@@ -231,7 +244,8 @@ fn scratch_of(mount: &Mount) -> Result<Option<PathBuf>> {
     let info = match open.read("info.json", deadline)? {
         Ok(info) => info,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        // The daemon has died: its scratch directory may be outside of the locations that are searched.
+        // The daemon has died: its scratch directory may be outside of the locations that are
+        // searched.
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
             return Err(Error::new(
                 ErrorKind::Busy,

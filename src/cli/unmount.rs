@@ -17,7 +17,8 @@ use icechunkfs_base::shell;
 use icechunkfs_base::trust;
 use icechunkfs_working::operations::status::Status;
 
-/// Deadline for the daemon to count uncommitted changes: a second for a million files, and slow storage.
+/// Deadline for the daemon to count uncommitted changes: a second for a million files, and slow
+/// storage.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Deadline for the daemon to end after its mount is gone. A flush takes a slow disk some seconds.
 const ENDING: Duration = Duration::from_secs(10);
@@ -26,11 +27,13 @@ const ENDING: Duration = Duration::from_secs(10);
 pub(crate) struct UnmountArgs {
     /// The mountpoint.
     mountpoint: PathBuf,
-    /// Refuse if there are uncommitted changes. Otherwise they stay in the scratch directory, for the next mount.
+    /// Refuse if there are uncommitted changes. Otherwise they stay in the scratch directory, for
+    /// the next mount.
     #[arg(long)]
     require_clean: bool,
-    /// Detach the mount now, without asking its daemon, which may hang. Programs keep their open files, and the daemon ends
-    /// with the last of them. Uncommitted changes stay in the scratch directory.
+    /// Detach the mount now, without asking its daemon, which may hang. Programs keep their open
+    /// files, and the daemon ends with the last of them. Uncommitted changes stay in the scratch
+    /// directory.
     #[arg(long, conflicts_with = "require_clean")]
     force: bool,
 }

@@ -1,4 +1,5 @@
-//! Values of arguments that are types of lower layers: their names on the command line. No other layer knows of clap.
+//! Values of arguments that are types of lower layers: their names on the command line. No other
+//! layer knows of clap.
 
 use clap::ValueEnum;
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};

@@ -1,4 +1,5 @@
-//! `icechunkfs verify`: finds everything that is wrong with a repository, with location and severity.
+//! `icechunkfs verify`: finds everything that is wrong with a repository, with location and
+//! severity.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -25,16 +26,18 @@ const ERRORS: u8 = 4;
 
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// Check only what this branch, tag or snapshot needs [default: all commits, and unneeded objects].
+    /// Check only what this branch, tag or snapshot needs [default: all commits, and unneeded
+    /// objects].
     #[arg(index = 2, value_name = "REF")]
     reference: Option<String>,
-    /// Check chunk objects, too: each must exist and be long enough for its references. Objects with virtual chunks are
-    /// checked as far as they may be read (--allow-virtual), and must not have changed.
+    /// Check chunk objects, too: each must exist and be long enough for its references. Objects
+    /// with virtual chunks are checked as far as they may be read (--allow-virtual), and must not
+    /// have changed.
     #[arg(long)]
     chunks: bool,
-    /// Print {"findings": [{"severity", "rule", "object", "node", "chunks", "message", "times"}], "errors", "warnings", "notes",
-    /// "not_listed", "checked": {"snapshots", "transaction_logs", "manifests", "chunk_references", "chunk_objects",
-    /// "virtual_objects"}}.
+    /// Print {"findings": [{"severity", "rule", "object", "node", "chunks", "message", "times"}],
+    /// "errors", "warnings", "notes", "not_listed", "checked": {"snapshots", "transaction_logs",
+    /// "manifests", "chunk_references", "chunk_objects", "virtual_objects"}}.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -9,8 +9,8 @@ use icechunkfs_views::views::options::{NetcdfOptions, RecordDimension, Sharding,
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ViewArgs {
-    /// Form in which the snapshot is shown: zarr (version 3, as stored), zarr2 (version 2) or netcdf (a NetCDF-4
-    /// file for each group). Views other than zarr are read-only.
+    /// Form in which the snapshot is shown: zarr (version 3, as stored), zarr2 (version 2) or
+    /// netcdf (a NetCDF-4 file for each group). Views other than zarr are read-only.
     #[arg(long, value_name = "VIEW", default_value = "zarr", hide_possible_values = true, value_parser = choice::<ViewKind>())]
     view: ViewKind,
     /// Show the inner chunks of shards as chunks. Read-only.
@@ -28,7 +28,8 @@ pub(super) struct ViewArgs {
     /// Show 64-bit integers of NetCDF files as double, for programs that have no others.
     #[arg(long)]
     netcdf_classic_types: bool,
-    /// NetCDF files: files (one for each group with arrays), or nested (one file, whose groups are those of the repository).
+    /// NetCDF files: files (one for each group with arrays), or nested (one file, whose groups are
+    /// those of the repository).
     #[arg(long, value_name = "LAYOUT", default_value = "files")]
     netcdf_groups: GroupLayout,
 }

@@ -8,24 +8,26 @@ use icechunkfs_repo::repo::Repository;
 use icechunkfs_store::storage::settings::Settings;
 use icechunkfs_store::storage::virtuals::permissions::Permissions;
 
-/// Variable with further values of `--virtual-option`. It is not clap's: options may be secret only in the environment.
+/// Variable with further values of `--virtual-option`. It is not clap's: options may be secret only
+/// in the environment.
 const VARIABLE: &str = "ICECHUNKFS_VIRTUAL_OPTION";
 
 /// Virtual chunks that may be read, and the access to them.
 #[derive(Clone, Default, Args)]
 #[command(next_help_heading = "Virtual chunks (each is also a variable ICECHUNKFS_..., one value per line)")]
 pub(crate) struct VirtualArgs {
-    /// Read virtual chunks below PREFIX: a URL (s3://bucket/data, https://host/path, file:///data) or a path. No other file
-    /// outside the repository is read. Repeatable.
+    /// Read virtual chunks below PREFIX: a URL (s3://bucket/data, https://host/path, file:///data)
+    /// or a path. No other file outside the repository is read. Repeatable.
     #[arg(long, value_name = "PREFIX", env = "ICECHUNKFS_ALLOW_VIRTUAL", hide_env = true, value_delimiter = '\n')]
     pub(super) allow_virtual: Vec<String>,
-    /// Read virtual chunks below FROM (a URL; vcc://NAME is a container) from TO instead, a path or a URL: for data that
-    /// have moved, or a copy of them. Allows FROM. Repeatable.
+    /// Read virtual chunks below FROM (a URL; vcc://NAME is a container) from TO instead, a path or
+    /// a URL: for data that have moved, or a copy of them. Allows FROM. Repeatable.
     #[arg(long, value_name = "FROM=TO", env = "ICECHUNKFS_VIRTUAL_MAP", hide_env = true, value_delimiter = '\n')]
     pub(super) virtual_map: Vec<String>,
-    /// Set an option for everything below PREFIX: KEY is an option of object stores, such as region, endpoint_url, profile, anonymous
-    /// or secrets (a file). `PREFIX,unchecked` reads objects even if they changed after the reference was made. Allows nothing.
-    /// Repeatable. Secrets, such as header, are accepted only in the variable, which adds to the option.
+    /// Set an option for everything below PREFIX: KEY is an option of object stores, such as
+    /// region, endpoint_url, profile, anonymous or secrets (a file). `PREFIX,unchecked` reads
+    /// objects even if they changed after the reference was made. Allows nothing. Repeatable.
+    /// Secrets, such as header, are accepted only in the variable, which adds to the option.
     #[arg(long, value_name = "PREFIX,KEY=VALUE", value_delimiter = '\n')]
     pub(super) virtual_option: Vec<String>,
 }
@@ -38,7 +40,8 @@ impl VirtualArgs {
         Permissions::parse(&self.allow_virtual, &self.virtual_map, &self.virtual_option, &environment)
     }
 
-    /// Opens the repository that `repo` names for a command that reads chunks: virtual ones as far as these arguments allow it.
+    /// Opens the repository that `repo` names for a command that reads chunks: virtual ones as far
+    /// as these arguments allow it.
     pub(crate) async fn open(&self, repo: &str, settings: &Settings) -> Result<Repository> {
         let permissions = self.permissions()?;
         Ok(open::repository(repo, settings).await?.allowing(permissions, settings))

@@ -1,7 +1,8 @@
-//! Log of every request that reaches the daemon, for people who ask why a program is slow: one JSON object a line.
+//! Log of every request that reaches the daemon, for people who ask why a program is slow: one JSON
+//! object a line.
 //!
-//! A thread writes the lines: a full disk or a slow one must not make a read wait. If it falls behind by [`MAX_WAITING`] lines, lines are
-//! dropped, and the next one says how many.
+//! A thread writes the lines: a full disk or a slow one must not make a read wait. If it falls
+//! behind by [`MAX_WAITING`] lines, lines are dropped, and the next one says how many.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

@@ -1,9 +1,11 @@
-//! Adapter from the kernel's requests to [`Tree`](icechunkfs_tree::tree::Tree): a snapshot that never changes, or one that is replaced as a
-//! whole ([`icechunkfs_working::follow`]). [`super::overlay_adapter`] serves a writable branch.
+//! Adapter from the kernel's requests to [`Tree`](icechunkfs_tree::tree::Tree): a snapshot that
+//! never changes, or one that is replaced as a whole ([`icechunkfs_working::follow`]).
+//! [`super::overlay_adapter`] serves a writable branch.
 //!
-//! Requests that are not implemented are answered `ENOSYS` on purpose: the kernel then stops sending `flush`, `lseek`, `fsync`
-//! and those that [`super::requests`] names, and also `open` and `opendir` where the mode allows. A mount that follows a branch needs
-//! these two: a program reads an open file to its end unchanged.
+//! Requests that are not implemented are answered `ENOSYS` on purpose: the kernel then stops
+//! sending `flush`, `lseek`, `fsync` and those that [`super::requests`] names, and also `open` and
+//! `opendir` where the mode allows. A mount that follows a branch needs these two: a program reads
+//! an open file to its end unchanged.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -68,14 +70,16 @@ struct Shared {
     owner: (u32, u32),
     presentation: Presentation,
     mode: IoMode,
-    /// Backing files that the kernel reads directly; none for a file that is read through the daemon as long as it is open.
+    /// Backing files that the kernel reads directly; none for a file that is read through the
+    /// daemon as long as it is open.
     backings: Backings<Option<BackingId>>,
     hint: ListingHint,
     log: QuietLog,
 }
 
 impl Adapter {
-    /// Creates an adapter of `shown` and of the `attached` trees; requests that have to wait do so on `runtime`.
+    /// Creates an adapter of `shown` and of the `attached` trees; requests that have to wait do so
+    /// on `runtime`.
     pub fn new(
         shown: Arc<ViewState>,
         attached: Arc<AttachedTrees>,
@@ -83,9 +87,13 @@ impl Adapter {
         options: &Options,
         runtime: Handle,
     ) -> Self {
-        let (presentation, mode, insist) = (options.presentation, options.mode, options.insist);
+        let presentation = options.presentation;
+        let mode = options.mode;
+        let insist = options.insist;
         let attached = AttachedFiles::new(attached, presentation);
-        let (backings, hint, log) = (Backings::default(), ListingHint::default(), QuietLog::default());
+        let backings = Backings::default();
+        let hint = ListingHint::default();
+        let log = QuietLog::default();
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let shared = Shared { shown, attached, root, owner, presentation, mode, backings, hint, log };
         Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false, insist }
@@ -97,7 +105,8 @@ impl Adapter {
         R: Reply<T>,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let (shared, view) = (Arc::clone(&self.shared), self.shared.shown.view());
+        let shared = Arc::clone(&self.shared);
+        let view = self.shared.shown.view();
         answer(&self.runtime, async move {
             let result = request(Arc::clone(&shared), view).await;
             shared.send(call, reply, result);
@@ -116,9 +125,10 @@ impl Shared {
         if let Some(allocated) = allocated {
             attr.blocks = allocated.div_ceil(512);
         }
-        let attr = match report::is_report(of.inode) {
-            true => self.presentation.apply_control(self.attached.trees().view_name(), attr),
-            false => self.presentation.apply(attr),
+        let attr = if report::is_report(of.inode) {
+            self.presentation.apply_control(self.attached.trees().view_name(), attr)
+        } else {
+            self.presentation.apply(attr)
         };
         // A request that began before the mount moved to another snapshot may end long after it.
         let is_cacheable = view.is_cacheable() && self.shown.is_current(view);
@@ -187,12 +197,15 @@ impl Shared {
     }
 
     fn end(&self, call: Call, outcome: Outcome) {
-        call.end(outcome, |inode| match is_attached(inode) {
-            true => self.attached.trees().describe(inode),
-            false => match self.inner(INodeNo(inode)) {
-                Some(number) => self.shown.view().files_of(number).describe(number),
-                None => "/".to_owned(),
-            },
+        call.end(outcome, |inode| {
+            if is_attached(inode) {
+                self.attached.trees().describe(inode)
+            } else {
+                match self.inner(INodeNo(inode)) {
+                    Some(number) => self.shown.view().files_of(number).describe(number),
+                    None => "/".to_owned(),
+                }
+            }
         });
     }
 
@@ -207,9 +220,11 @@ impl Shared {
         tree.reader().open_whole_file(chunk).await
     }
 
-    /// Opens a file, which the kernel reads directly if possible. Returns the errno of a failure, otherwise 0.
+    /// Opens a file, which the kernel reads directly if possible. Returns the errno of a failure,
+    /// otherwise 0.
     async fn open_backed(&self, view: &View, inode: u64, reply: ReplyOpen) -> i32 {
-        // The kernel requires all concurrent opens of a file to be of one kind, though a chunk may enter a cache meanwhile.
+        // The kernel requires all concurrent opens of a file to be of one kind, though a chunk may
+        // enter a cache meanwhile.
         let backing = match self.backings.acquire(inode) {
             Some(backing) => backing,
             None => match self.backing_file(view, inode).await {
@@ -244,8 +259,8 @@ impl Shared {
 
 impl Requests for Adapter {
     fn init(&mut self, config: &mut KernelConfig) -> std::io::Result<()> {
-        // For `.icechunk/errors` where files are not opened: its text may change and keep its length. No other file's time changes while the
-        // kernel may cache it.
+        // For `.icechunk/errors` where files are not opened: its text may change and keep its
+        // length. No other file's time changes while the kernel may cache it.
         let offered = init::negotiate(config, InitFlags::FUSE_AUTO_INVAL_DATA);
         self.skip_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.skip_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
@@ -315,11 +330,13 @@ impl Requests for Adapter {
         if is_attached(inode.0) {
             return reply.opened(PLAIN, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
         }
-        let (shared, call) = (Arc::clone(&self.shared), Call::on("open", inode));
+        let shared = Arc::clone(&self.shared);
+        let call = Call::on("open", inode);
         answer(&self.runtime, async move {
             let mut outcome = Outcome::default();
             match (shared.shown.open(inode.0).await, mode) {
-                // The name means another file by now: the kernel looks it up again, and opens that one.
+                // The name means another file by now: the kernel looks it up again, and opens that
+                // one.
                 (None, _) => {
                     outcome.errno = Errno::ESTALE.into();
                     reply.error(Errno::ESTALE);
@@ -349,9 +366,10 @@ impl Requests for Adapter {
 
     fn read(&self, inode: INodeNo, _: FileHandle, offset: u64, size: u32, reply: ReplyData) {
         self.serve(Call::on("read", inode).range(offset, size.into()), reply, move |shared, view| async move {
-            match is_attached(inode.0) {
-                true => shared.attached.read(inode, offset, size).await,
-                false => view.files_of(inode.0).read(inode.0, offset, size).await,
+            if is_attached(inode.0) {
+                shared.attached.read(inode, offset, size).await
+            } else {
+                view.files_of(inode.0).read(inode.0, offset, size).await
             }
         });
     }
@@ -374,7 +392,8 @@ impl Requests for Adapter {
     }
 
     fn readdir(&self, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let (shared, call) = (Arc::clone(&self.shared), Call::on("readdir", inode));
+        let shared = Arc::clone(&self.shared);
+        let call = Call::on("readdir", inode);
         answer(&self.runtime, async move {
             if is_attached(inode.0) {
                 let listed = shared.attached.list(inode, offset, &mut reply).await;
@@ -391,9 +410,11 @@ impl Requests for Adapter {
     }
 
     fn readdirplus(&self, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let (shared, call) = (Arc::clone(&self.shared), Call::on("readdir", inode));
+        let shared = Arc::clone(&self.shared);
+        let call = Call::on("readdir", inode);
         answer(&self.runtime, async move {
-            // The kernel asks for attributes at the beginning of a directory, and later only if programs used them.
+            // The kernel asks for attributes at the beginning of a directory, and later only if
+            // programs used them.
             let chunks_too = offset > 0 || shared.hint.begin(inode.0);
             // After the end of this reply, the kernel continues without attributes.
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
@@ -414,7 +435,9 @@ impl Requests for Adapter {
     }
 
     fn statfs(&self, reply: ReplyStatfs) {
-        let (shared, view, call) = (Arc::clone(&self.shared), self.shared.shown.view(), Call::from("statfs"));
+        let shared = Arc::clone(&self.shared);
+        let view = self.shared.shown.view();
+        let call = Call::from("statfs");
         answer(&self.runtime, async move {
             let mut outcome = Outcome::default();
             match view.tree().total_bytes().await {

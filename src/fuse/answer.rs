@@ -1,8 +1,9 @@
 //! Replies that do not block a worker.
 //!
-//! A fuser worker handles one request after another: one that waits for storage would delay all behind it. Each request is
-//! therefore a future that owns its reply. The worker polls it once; if everything that it needs is in memory, the reply is sent
-//! without a task or a thread switch. Otherwise the runtime takes it over as soon as it can go on, and the worker takes the next
+//! A fuser worker handles one request after another: one that waits for storage would delay all
+//! behind it. Each request is therefore a future that owns its reply. The worker polls it once; if
+//! everything that it needs is in memory, the reply is sent without a task or a thread switch.
+//! Otherwise the runtime takes it over as soon as it can go on, and the worker takes the next
 //! request: until then no other thread need wake up for it.
 
 use std::future::Future;
@@ -77,7 +78,8 @@ impl Reply<u32> for reply::ReplyWrite {
     }
 }
 
-/// Value of an extended attribute, if there is one, for a program that has room for so many bytes; 0 asks for its length.
+/// Value of an extended attribute, if there is one, for a program that has room for so many bytes;
+/// 0 asks for its length.
 pub(super) struct XattrValue(pub(super) Option<String>, pub(super) u32);
 
 impl Reply<XattrValue> for reply::ReplyXattr {
@@ -134,7 +136,8 @@ impl Wake for Waiting {
     }
 }
 
-/// Carries out `request`, which ends by sending its own reply: now if it does not have to wait, otherwise on `runtime`.
+/// Carries out `request`, which ends by sending its own reply: now if it does not have to wait,
+/// otherwise on `runtime`.
 ///
 /// If a request panics, its reply is dropped, which answers `EIO`; the worker survives.
 pub fn answer(runtime: &Handle, request: impl Future<Output = ()> + Send + 'static) {
@@ -184,9 +187,11 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
         let (sender, receiver) = mpsc::channel();
         for round in 0..200_u64 {
-            let (wake, sender) = (tokio::sync::oneshot::channel::<u64>(), sender.clone());
+            let wake = tokio::sync::oneshot::channel::<u64>();
+            let sender = sender.clone();
             let (waker, woken) = wake;
-            // Woken during the first poll, right after it, or by a timer, and waiting once more afterwards.
+            // Woken during the first poll, right after it, or by a timer, and waiting once more
+            // afterwards.
             let waker = std::sync::Mutex::new(Some(waker));
             let send = move || waker.lock().unwrap().take().map(|waker| waker.send(round).unwrap());
             match round % 3 {

@@ -1,4 +1,5 @@
-//! Requests on attached trees ([`icechunkfs_views::attached`]), which every mount has: both adapters answer them here.
+//! Requests on attached trees ([`icechunkfs_views::attached`]), which every mount has: both
+//! adapters answer them here.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -47,7 +48,8 @@ impl AttachedFiles {
             Some(name) => self.trees.lookup(parent.0, name).await?,
             None => None,
         };
-        // Number 0 is a negative entry. What a name means may change, so that the kernel may not cache it.
+        // Number 0 is a negative entry. What a name means may change, so that the kernel may not
+        // cache it.
         let none = Attributes { inode: 0, kind: Kind::File, size: 0 };
         let absent = || (Duration::ZERO, self.timed(&Found::fixed(none, UNIX_EPOCH)).1);
         Ok(found.map_or_else(absent, |found| self.timed(&found)))
@@ -83,7 +85,8 @@ impl AttachedFiles {
         self.trees.list(inode.0, offset, extent, &mut sink).await
     }
 
-    /// Returns an extended attribute of a file of a tree; `found` is as [`AttachedTrees::native`] returns it.
+    /// Returns an extended attribute of a file of a tree; `found` is as [`AttachedTrees::native`]
+    /// returns it.
     pub(super) async fn xattr(&self, xattr: Xattr, found: Option<&NativeFile>) -> Result<Option<String>> {
         let Some((tree, number, reference)) = found else { return Ok(None) };
         let reference = reference.clone().unwrap_or_else(|| self.trees.facts().spec.to_string());

@@ -1,8 +1,8 @@
 //! Backing files, which the kernel reads by passthrough.
 //!
-//! With `FUSE_PASSTHROUGH`, an open file is backed by another open file, and its reads do not reach the daemon. All concurrent
-//! opens of one inode must share one backing file, and a backing must live until the last of them is released; so opens are
-//! counted per inode.
+//! With `FUSE_PASSTHROUGH`, an open file is backed by another open file, and its reads do not reach
+//! the daemon. All concurrent opens of one inode must share one backing file, and a backing must
+//! live until the last of them is released; so opens are counted per inode.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ impl<B> Backings<B> {
         Some(Arc::clone(&shared.backing))
     }
 
-    /// Counts one more open of `inode`, backed by `backing` unless a concurrent open has inserted another one.
+    /// Counts one more open of `inode`, backed by `backing` unless a concurrent open has inserted
+    /// another one.
     pub fn insert(&self, inode: u64, backing: B) -> Arc<B> {
         let mut open = self.open.lock();
         let shared = open.entry(inode).or_insert_with(|| Shared { backing: Arc::new(backing), opens: 0 });

@@ -1,5 +1,5 @@
-//! Requests of the kernel while they are answered: each is counted ([`icechunkfs_base::metrics`]), and logged if the user wants that
-//! ([`super::access_log`]).
+//! Requests of the kernel while they are answered: each is counted ([`icechunkfs_base::metrics`]),
+//! and logged if the user wants that ([`super::access_log`]).
 
 use std::ffi::{OsStr, OsString};
 

@@ -1,7 +1,8 @@
 //! Work in a child process, which is abandoned when it takes too long.
 //!
-//! A request that a FUSE daemon has taken and does not answer cannot be interrupted: the process that waits for it does not end even
-//! when it is killed, and neither does one with a thread that waits. So a child process makes the request.
+//! A request that a FUSE daemon has taken and does not answer cannot be interrupted: the process
+//! that waits for it does not end even when it is killed, and neither does one with a thread that
+//! waits. So a child process makes the request.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -65,9 +66,11 @@ pub(super) struct ChildEnd {
 }
 
 impl Child {
-    /// Starts `work` in a child process, which gets `given` and may answer with up to `limit` bytes. Its failure is the answer's.
+    /// Starts `work` in a child process, which gets `given` and may answer with up to `limit`
+    /// bytes. Its failure is the answer's.
     ///
-    /// `work` makes system calls on existing memory and nothing else: other threads may hold locks, of the allocator for instance.
+    /// `work` makes system calls on existing memory and nothing else: other threads may hold locks,
+    /// of the allocator for instance.
     pub(super) fn start(
         given: BorrowedFd<'_>,
         limit: usize,
@@ -75,7 +78,8 @@ impl Child {
     ) -> io::Result<Self> {
         let (socket, end) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // SAFETY: the child makes only system calls on existing memory, and exits without running anything else.
+        // SAFETY: the child makes only system calls on existing memory, and exits without running
+        // anything else.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => run(&end, given, work),
@@ -83,7 +87,8 @@ impl Child {
         }
     }
 
-    /// Waits for the end of the answer, at most until `deadline`: then the result is none, and the child can be waited for again.
+    /// Waits for the end of the answer, at most until `deadline`: then the result is none, and the
+    /// child can be waited for again.
     pub(super) fn wait(&mut self, deadline: Deadline) -> Option<io::Result<Vec<u8>>> {
         loop {
             match wait_for_any(&[&*self], deadline.left()) {
@@ -151,7 +156,8 @@ pub(super) enum Received {
     End(io::Result<Vec<u8>>),
 }
 
-/// Waits until one of `children` has sent something, at most for `time`. Returns the positions of those that have.
+/// Waits until one of `children` has sent something, at most for `time`. Returns the positions of
+/// those that have.
 pub(super) fn wait_for_any(children: &[&Child], time: Duration) -> Result<Vec<usize>, Errno> {
     let deadline = Deadline::after(time);
     let mut sockets: Vec<PollFd<'_>> = children.iter().map(|child| PollFd::new(&child.socket, PollFlags::IN)).collect();
@@ -193,10 +199,11 @@ fn run(socket: &OwnedFd, given: BorrowedFd<'_>, work: impl FnOnce(&ChildEnd) -> 
     unsafe { libc::_exit(0) }
 }
 
-/// Closes every other descriptor: this process may live long, and must not keep locks, or a standard output whose end another process
-/// waits for.
+/// Closes every other descriptor: this process may live long, and must not keep locks, or a
+/// standard output whose end another process waits for.
 fn keep_descriptors(socket: &OwnedFd, given: BorrowedFd<'_>) -> ChildEnd {
-    // SAFETY: the calls take numbers. Nothing in this process uses a descriptor that is closed here.
+    // SAFETY: the calls take numbers. Nothing in this process uses a descriptor that is closed
+    // here.
     unsafe {
         // Out of the way first: either may be 0 or 1 in a process that was started without these.
         let socket = libc::fcntl(socket.as_raw_fd(), libc::F_DUPFD, 3);

@@ -1,7 +1,8 @@
 //! Parts of `.icechunk` that the user who mounts opens to other users.
 //!
-//! `.icechunk` names all files of a mount, whatever their modes, all branches, tags and commits of its repository, and commands the mount.
-//! So it is for the user who mounted alone, in every mount. That user can open parts of it, by name, for reading.
+//! `.icechunk` names all files of a mount, whatever their modes, all branches, tags and commits of
+//! its repository, and commands the mount. So it is for the user who mounted alone, in every mount.
+//! That user can open parts of it, by name, for reading.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 //! Search for the process that serves a mount.
 //!
-//! The kernel does not report it. A daemon keeps a file in memory open whose bytes are the mountpoint; `/proc` shows it to its
-//! user and to root. The file pins nothing of the file system around the mount.
+//! The kernel does not report it. A daemon keeps a file in memory open whose bytes are the
+//! mountpoint; `/proc` shows it to its user and to root. The file pins nothing of the file system
+//! around the mount.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -30,14 +31,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const MAX_PATH: u64 = 4096;
 /// Longest search for marks.
 const SEARCH: Duration = Duration::from_secs(2);
-/// Most descriptors and marks of one process that are looked at: a mark is made before the files of a mount are opened, one for each mount that a
-/// process serves.
+/// Most descriptors and marks of one process that are looked at: a mark is made before the files of
+/// a mount are opened, one for each mount that a process serves.
 const MAX_DESCRIPTORS: usize = 4096;
 const MAX_MARKS: usize = 64;
 /// Most descriptors of all processes of one user that are looked at.
 const MAX_OF_USER: usize = 1 << 15;
 
-/// Marks this process as the daemon of `mountpoint`, for as long as the file is open. Returns none where that is not possible.
+/// Marks this process as the daemon of `mountpoint`, for as long as the file is open. Returns none
+/// where that is not possible.
 pub(super) fn set(mountpoint: &Path) -> Option<OwnedFd> {
     let mut mark = File::from(rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC).ok()?);
     mark.write_all(mountpoint.as_os_str().as_bytes()).ok()?;
@@ -60,10 +62,12 @@ pub struct MarkedProcess {
     pub mountpoint: PathBuf,
 }
 
-/// Returns the processes with marks of `mounts` that this user may know, at most one for each mountpoint, with one pass over `/proc`.
+/// Returns the processes with marks of `mounts` that this user may know, at most one for each
+/// mountpoint, with one pass over `/proc`.
 ///
-/// Users can claim anything about their own processes, any number of times: only processes of a user who has one of the mounts are looked at, up to
-/// a number of descriptors and marks, and a claim that fits no mount of that user is forgotten at once.
+/// Users can claim anything about their own processes, any number of times: only processes of a
+/// user who has one of the mounts are looked at, up to a number of descriptors and marks, and a
+/// claim that fits no mount of that user is forgotten at once.
 pub fn marked_processes(mounts: &[Mount]) -> Vec<MarkedProcess> {
     marked_before(mounts, Deadline::after(SEARCH))
 }
@@ -106,7 +110,8 @@ pub struct Daemon {
 #[derive(Debug)]
 enum Handle {
     Pidfd(OwnedFd),
-    /// Directory `/proc/PID`, on kernels before 5.3: nothing is in it any more once the process has ended.
+    /// Directory `/proc/PID`, on kernels before 5.3: nothing is in it any more once the process has
+    /// ended.
     Directory(OwnedFd),
 }
 
@@ -123,7 +128,8 @@ impl Handle {
     }
 }
 
-/// Returns true if the process whose `/proc/PID` is `directory` has ended, even if nobody has waited for it yet.
+/// Returns true if the process whose `/proc/PID` is `directory` has ended, even if nobody has
+/// waited for it yet.
 fn has_ended(directory: &OwnedFd) -> bool {
     let mut stat = String::new();
     let read = openat(directory, "stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -134,7 +140,8 @@ fn has_ended(directory: &OwnedFd) -> bool {
 }
 
 impl Daemon {
-    /// Returns the daemon of `mount`, if this user may know it. None if the process that serves the mount also does other work.
+    /// Returns the daemon of `mount`, if this user may know it. None if the process that serves the
+    /// mount also does other work.
     pub fn of(mount: &Mount) -> Option<Self> {
         let pid = find(mount)?;
         let handle = Handle::open(pid)?;
@@ -177,8 +184,8 @@ fn open_mark(file: &Path) -> Option<File> {
     if !std::fs::read_link(file).is_ok_and(|target| target.as_os_str().as_bytes().starts_with(LINK)) {
         return None;
     }
-    // A file of another file system can have that name, too, and its daemon need not answer. Files in memory are on one device of the
-    // kernel's, for which it is asked nothing.
+    // A file of another file system can have that name, too, and its daemon need not answer. Files
+    // in memory are on one device of the kernel's, for which it is asked nothing.
     let found = openat(CWD, file, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
     if device_of(&found).is_none() || device_of(&found) != *MEMORY {
         return None;

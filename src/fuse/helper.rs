@@ -20,7 +20,8 @@ pub struct Obstacle {
     pub remedy: String,
 }
 
-/// Returns the path of the helper, or the reason why users cannot mount with it. Root mounts without it.
+/// Returns the path of the helper, or the reason why users cannot mount with it. Root mounts
+/// without it.
 pub fn find() -> Result<PathBuf, Obstacle> {
     let obstacle = |reason: String, remedy: &str| Err(Obstacle { reason, remedy: remedy.to_owned() });
     let Some((path, metadata)) = installed() else {

@@ -20,8 +20,8 @@ pub(super) fn negotiate(config: &mut KernelConfig, more: InitFlags) -> InitFlags
     if let Err(missing) = config.add_capabilities(wanted & offered) {
         debug!("the kernel lacks {missing:?}");
     }
-    // Each refusal names the nearest accepted value. For read-ahead that is the kernel's own setting, most often 128 KiB:
-    // super::readahead raises it afterwards, if it may.
+    // Each refusal names the nearest accepted value. For read-ahead that is the kernel's own
+    // setting, most often 128 KiB: super::readahead raises it afterwards, if it may.
     let settings = [
         ("read-ahead", config.set_max_readahead(MAX_REQUEST).or_else(|ceiling| config.set_max_readahead(ceiling))),
         ("largest request", config.set_max_write(MAX_REQUEST).or_else(|ceiling| config.set_max_write(ceiling))),

@@ -1,22 +1,25 @@
-//! I/O mode of a mount: files are opened without the daemon, or the kernel reads chunk files directly.
+//! I/O mode of a mount: files are opened without the daemon, or the kernel reads chunk files
+//! directly.
 //!
-//! The kernel offers two fast ways, and a mount has to choose one when it begins, because the first reply to `open` decides it
-//! for the mount's life:
+//! The kernel offers two fast ways, and a mount has to choose one when it begins, because the first
+//! reply to `open` decides it for the mount's life:
 //!
-//! - **cached**: `open` is answered `ENOSYS`, and never sent again. A warm open, read and close costs no message. The first read of
-//!   a chunk is copied through the daemon.
-//! - **passthrough**: `open` hands the chunk's file to the kernel, which reads it as if there were no mount. Each open and close
-//!   costs a message, for small files several times the cost of the read itself.
+//! - **cached**: `open` is answered `ENOSYS`, and never sent again. A warm open, read and close
+//!   costs no message. The first read of a chunk is copied through the daemon.
+//! - **passthrough**: `open` hands the chunk's file to the kernel, which reads it as if there were
+//!   no mount. Each open and close costs a message, for small files several times the cost of the
+//!   read itself.
 //!
-//! An open and close costs as much as copying 128 KiB (docs/performance.md), every time, and a chunk is copied on its first read only:
-//! passthrough is better from [`PASSTHROUGH_FROM`] on.
+//! An open and close costs as much as copying 128 KiB (docs/performance.md), every time, and a
+//! chunk is copied on its first read only: passthrough is better from [`PASSTHROUGH_FROM`] on.
 
 use std::fmt;
 
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_tree::tree::nodes::NodeTable;
 
-/// Mean chunk size in bytes, before compression, from which passthrough is chosen where it is possible.
+/// Mean chunk size in bytes, before compression, from which passthrough is chosen where it is
+/// possible.
 pub const PASSTHROUGH_FROM: u64 = 1 << 20;
 
 /// I/O mode that the user asks for.
@@ -70,8 +73,9 @@ fn has_sys_admin() -> bool {
         .is_some_and(|caps| caps >> CAP_SYS_ADMIN & 1 == 1)
 }
 
-/// Chooses the mode for a mount of `table`, whose chunks are local files if `has_files`, and returns it with a short reason.
-/// Fails with [`ErrorKind::Unsupported`] if the user requires passthrough and it is impossible.
+/// Chooses the mode for a mount of `table`, whose chunks are local files if `has_files`, and
+/// returns it with a short reason. Fails with [`ErrorKind::Unsupported`] if the user requires
+/// passthrough and it is impossible.
 pub fn choose(option: IoOption, table: &NodeTable, has_files: bool) -> Result<(IoMode, String)> {
     let obstacle = obstacle(has_files);
     match (option, obstacle) {
@@ -90,10 +94,11 @@ pub fn choose(option: IoOption, table: &NodeTable, has_files: bool) -> Result<(I
     }
 }
 
-/// Returns the mean bytes of a chunk before compression, over the chunks that manifests list. The snapshot alone has these
-/// numbers, so that choosing costs no request.
+/// Returns the mean bytes of a chunk before compression, over the chunks that manifests list. The
+/// snapshot alone has these numbers, so that choosing costs no request.
 fn mean_chunk_bytes(table: &NodeTable) -> u64 {
-    let (mut bytes, mut chunks) = (0_u128, 0_u128);
+    let mut bytes = 0_u128;
+    let mut chunks = 0_u128;
     for array in table.arrays() {
         let Some(nominal) = array.nominal_chunk_bytes else { continue };
         let listed = u128::from(table.listed_chunks(array).unwrap_or_default());

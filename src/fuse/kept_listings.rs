@@ -1,7 +1,8 @@
 //! Directories of a writable mount whose listings the kernel may keep.
 //!
-//! The kernel drops a kept listing when a request changes the directory, since that goes through it. Other changes (a refresh, a discard,
-//! a commit over those of others) replace the tree as a whole: from then on, the first listing of each directory is not a kept one.
+//! The kernel drops a kept listing when a request changes the directory, since that goes through
+//! it. Other changes (a refresh, a discard, a commit over those of others) replace the tree as a
+//! whole: from then on, the first listing of each directory is not a kept one.
 
 use std::collections::HashSet;
 
@@ -25,7 +26,8 @@ struct Listed {
 }
 
 impl KeptListings {
-    /// Returns the flags for a listing of `directory`, which begins after the tree was replaced `replaced` times.
+    /// Returns the flags for a listing of `directory`, which begins after the tree was replaced
+    /// `replaced` times.
     pub(super) fn open(&self, directory: u64, replaced: u64) -> FopenFlags {
         let mut listed = self.listed.lock();
         if listed.replaced != replaced || listed.directories.len() >= MOST {
@@ -44,7 +46,8 @@ mod tests {
 
     #[test]
     fn a_listing_is_kept_until_the_tree_is_replaced() {
-        let (listings, new) = (KeptListings::default(), FopenFlags::FOPEN_CACHE_DIR);
+        let listings = KeptListings::default();
+        let new = FopenFlags::FOPEN_CACHE_DIR;
         let kept = new | FopenFlags::FOPEN_KEEP_CACHE;
         assert_eq!([listings.open(1, 0), listings.open(1, 0), listings.open(2, 0)], [new, kept, new]);
         assert_eq!([listings.open(1, 1), listings.open(2, 1), listings.open(1, 1)], [new, new, kept]);

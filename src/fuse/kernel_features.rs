@@ -1,7 +1,8 @@
 //! The FUSE features of the running kernel, as the kernel itself names them.
 //!
-//! A kernel states its protocol version and its capabilities in the first request of a mount. A child process makes a mount in a mount
-//! namespace of its own, reads that request and ends; nobody else sees the mount. That also shows whether this user may mount at all.
+//! A kernel states its protocol version and its capabilities in the first request of a mount. A
+//! child process makes a mount in a mount namespace of its own, reads that request and ends; nobody
+//! else sees the mount. That also shows whether this user may mount at all.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -42,18 +43,21 @@ enum Step {
 
 /// Asks the kernel. Must be called while this process has one thread.
 ///
-/// Errors: [`ErrorKind::PermissionDenied`] if this user may not mount, not even in a namespace; [`ErrorKind::Io`] if the kernel does not answer.
+/// Errors: [`ErrorKind::PermissionDenied`] if this user may not mount, not even in a namespace;
+/// [`ErrorKind::Io`] if the kernel does not answer.
 pub fn query() -> Result<KernelFeatures> {
     let failed = |e: rustix::io::Errno| Error::io("asking the kernel for FUSE features", e.into());
     let is_root = rustix::process::geteuid().is_root();
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let uid = rustix::process::geteuid().as_raw();
+    let gid = rustix::process::getegid().as_raw();
     let maps = [format!("{uid} {uid} 1\n"), format!("{gid} {gid} 1\n")];
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
     // The number of the descriptor is known before the child opens it: the child moves it there.
     let device = 100;
     let options = CString::new(format!("fd={device},rootmode=40000,user_id={uid},group_id={gid}"))
         .map_err(|e| Error::with_source(ErrorKind::Io, "mount options", e))?;
-    // SAFETY: the child makes only system calls on existing memory, and exits without running anything else.
+    // SAFETY: the child makes only system calls on existing memory, and exits without running
+    // anything else.
     let child = match unsafe { libc::fork() } {
         -1 => return Err(Error::io("starting a process", std::io::Error::last_os_error())),
         0 => run_child(if is_root { None } else { Some(&maps) }, device, &options, &write),
@@ -79,7 +83,9 @@ fn interpret(answer: &[u8]) -> Result<KernelFeatures> {
         };
         return Err(Error::io(what, error));
     }
-    let (major, minor, flags) = (number(HEADER), number(HEADER + 4), number(HEADER + 12));
+    let major = number(HEADER);
+    let minor = number(HEADER + 4);
+    let flags = number(HEADER + 12);
     let (Some(major), Some(minor), Some(flags)) = (major, minor, flags) else {
         return Err(Error::new(ErrorKind::Io, "the kernel's first request is shorter than expected"));
     };
@@ -89,11 +95,13 @@ fn interpret(answer: &[u8]) -> Result<KernelFeatures> {
     Ok(KernelFeatures { protocol: (major, minor), has_passthrough: flags & PASSTHROUGH != 0 })
 }
 
-/// Mounts, writes the kernel's first request (or a step and its errno) to `pipe`, and exits. Allocates nothing.
+/// Mounts, writes the kernel's first request (or a step and its errno) to `pipe`, and exits.
+/// Allocates nothing.
 fn run_child(maps: Option<&[String; 2]>, device: i32, options: &CStr, pipe: &OwnedFd) -> ! {
     let pipe = pipe.as_raw_fd();
     let mut buffer = [0_u8; BUFFER];
-    // SAFETY: system calls with valid pointers to memory that outlives them. No other thread exists, and nothing else runs afterwards.
+    // SAFETY: system calls with valid pointers to memory that outlives them. No other thread
+    // exists, and nothing else runs afterwards.
     unsafe {
         let fail = |step: Step| -> ! {
             let report = [step as u32, (*libc::__errno_location()).cast_unsigned()];

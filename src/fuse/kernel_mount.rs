@@ -1,7 +1,8 @@
 //! Mounting without a helper, where this process may.
 //!
-//! fuser can mount directly too, but only as plain `fuse`: the type `fuse.icechunkfs`, by which users, fstab and `icechunkfs
-//! unmount` recognize a mount, would be lost. Without the privilege, fuser calls `fusermount3`, which keeps the type.
+//! fuser can mount directly too, but only as plain `fuse`: the type `fuse.icechunkfs`, by which
+//! users, fstab and `icechunkfs unmount` recognize a mount, would be lost. Without the privilege,
+//! fuser calls `fusermount3`, which keeps the type.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -1,19 +1,23 @@
 //! Hint whether a listing should include attributes.
 //!
-//! `READDIRPLUS` saves a lookup for every file that is looked at after it was listed, as `ls -l`, `cp -r` and `du` do. For files
-//! that are only listed (`find`, a Zarr reader that lists a group) it costs far more than the names alone: the kernel creates an
-//! inode for each, some 6 us and more than a kilobyte (measured, docs/performance.md). The kernel learns the access pattern
-//! within one directory; chunks are in many small ones. So this module learns it across directories: a listing begins without
-//! attributes of chunks, and if one of its files is then looked up, the next listings include them.
+//! `READDIRPLUS` saves a lookup for every file that is looked at after it was listed, as `ls -l`,
+//! `cp -r` and `du` do. For files that are only listed (`find`, a Zarr reader that lists a group)
+//! it costs far more than the names alone: the kernel creates an inode for each, some 6 us and more
+//! than a kilobyte (measured, docs/performance.md). The kernel learns the access pattern within one
+//! directory; chunks are in many small ones. So this module learns it across directories: a listing
+//! begins without attributes of chunks, and if one of its files is then looked up, the next
+//! listings include them.
 //!
-//! Directories and documents always come with attributes: walks enter the former, Zarr programs open the latter.
+//! Directories and documents always come with attributes: walks enter the former, Zarr programs
+//! open the latter.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Listings with attributes until one without them tests whether they are still used.
 const CREDIT: u32 = 64;
 
-/// Access pattern of the last listings. Approximate under concurrency, which costs time and never correctness.
+/// Access pattern of the last listings. Approximate under concurrency, which costs time and never
+/// correctness.
 #[derive(Debug, Default)]
 pub struct ListingHint {
     /// Directory that was last listed without attributes of chunks.
@@ -23,7 +27,8 @@ pub struct ListingHint {
 }
 
 impl ListingHint {
-    /// Returns true if the listing of `directory` that begins now should include attributes of chunks.
+    /// Returns true if the listing of `directory` that begins now should include attributes of
+    /// chunks.
     pub fn begin(&self, directory: u64) -> bool {
         let spent = self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| credit.checked_sub(1));
         if spent.is_err() {

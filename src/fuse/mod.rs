@@ -1,10 +1,12 @@
-//! The kernel's side: answers FUSE requests from a [`Tree`](icechunkfs_tree::tree::Tree), mounts and unmounts.
+//! The kernel's side: answers FUSE requests from a [`Tree`](icechunkfs_tree::tree::Tree), mounts
+//! and unmounts.
 //!
-//! A snapshot cannot change, so the kernel may cache entries, attributes and negative entries forever, and file pages and
-//! directory listings until memory runs short. Once the caches are warm, no request reaches the daemon.
+//! A snapshot cannot change, so the kernel may cache entries, attributes and negative entries
+//! forever, and file pages and directory listings until memory runs short. Once the caches are
+//! warm, no request reaches the daemon.
 //!
-//! Requests come from `/dev/fuse` ([`device`]) or through io_uring ([`ring`]). [`adapter`] answers those of a snapshot, [`overlay_adapter`] those of a
-//! writable branch; [`requests`] has the terms.
+//! Requests come from `/dev/fuse` ([`device`]) or through io_uring ([`ring`]). [`adapter`] answers
+//! those of a snapshot, [`overlay_adapter`] those of a writable branch; [`requests`] has the terms.
 
 pub mod access_log;
 pub mod adapter;

@@ -45,8 +45,8 @@ use icechunkfs_working::overlay::invalidation::Invalidation;
 
 /// Subtype of the file system, which makes the type `fuse.icechunkfs`.
 const SUBTYPE: &str = "icechunkfs";
-/// Threads that take requests from the kernel: one per core, within these bounds. One would let a large copy delay a `stat`; more
-/// than a few only contend.
+/// Threads that take requests from the kernel: one per core, within these bounds. One would let a
+/// large copy delay a `stat`; more than a few only contend.
 const WORKERS: std::ops::RangeInclusive<usize> = 2..=8;
 /// Longest wait of a mount that has to end for programs with open files.
 pub const GRACE: Duration = Duration::from_secs(10);
@@ -72,7 +72,8 @@ pub struct Options {
     pub writable: bool,
     /// Owner and modes that are shown.
     pub presentation: Presentation,
-    /// True if programs may ask a writable mount for extended attributes; a read-only one always answers.
+    /// True if programs may ask a writable mount for extended attributes; a read-only one always
+    /// answers.
     pub xattrs: bool,
 }
 
@@ -85,9 +86,10 @@ impl Options {
         self.has(Flag::NoExec) && !self.has(Flag::Exec)
     }
 
-    /// Returns true if the kernel has to check modes: not where nothing could be refused, to the owner alone on a read-only mount or
-    /// to root alone. The check costs a warm open 3 %, and a program that creates many files in one directory a request for each: the
-    /// kernel asks for the directory's attributes after every change in it.
+    /// Returns true if the kernel has to check modes: not where nothing could be refused, to the
+    /// owner alone on a read-only mount or to root alone. The check costs a warm open 3 %, and a
+    /// program that creates many files in one directory a request for each: the kernel asks for the
+    /// directory's attributes after every change in it.
     pub(super) fn checks_modes(&self) -> bool {
         self.allow_other || (self.writable && !rustix::process::geteuid().is_root())
     }
@@ -170,14 +172,16 @@ impl Invalidator for Notifications {
         for (directory, name) in names.into_iter().flatten() {
             let _ = self.notifier.inval_entry(INodeNo(directory), OsStr::new(&name));
         }
-        // The one change of a file by others that the kernel reports to inotify is its removal, as if another file took its name: what git
-        // does with its own HEAD. It fails if nobody has looked the file up, and then nobody waits either.
+        // The one change of a file by others that the kernel reports to inotify is its removal, as
+        // if another file took its name: what git does with its own HEAD. It fails if nobody has
+        // looked the file up, and then nobody waits either.
         let (directory, file) = self.head;
         let _ = self.notifier.delete(INodeNo(directory), INodeNo(file), OsStr::new(ControlFile::Head.name()));
     }
 
     fn invalidate(&self, invalidation: &Invalidation) {
-        // The kernel rejects invalidations of unknown inodes or names, which is harmless, and a mount that is gone needs none.
+        // The kernel rejects invalidations of unknown inodes or names, which is harmless, and a
+        // mount that is gone needs none.
         let _ = match invalidation {
             Invalidation::Entry(parent, name) => {
                 self.notifier.inval_entry(self.outer(*parent), OsStr::from_bytes(&name.0))
@@ -189,8 +193,8 @@ impl Invalidator for Notifications {
     }
 }
 
-/// Returns what makes the kernel drop the listing of a directory soon after it was sent. In a mount that never changes, the kernel
-/// keeps listings forever without asking.
+/// Returns what makes the kernel drop the listing of a directory soon after it was sent. In a mount
+/// that never changes, the kernel keeps listings forever without asking.
 fn forget_listings(kernel: Notifications, runtime: Handle) -> Forget {
     let kernel = Arc::new(kernel);
     Box::new(move |number| {
@@ -303,7 +307,8 @@ impl Mounted {
         };
         let started = start_rings(&shared, &session);
         let rings = started.inspect_err(|_| detach()).map_err(|error| mount_error(place, error))?;
-        // The caller of a given descriptor mounts it before it starts this program, or while the session waits.
+        // The caller of a given descriptor mounts it before it starts this program, or while the
+        // session waits.
         let device = preopened::device_number(session.as_fd()).or_else(|| target.device_number());
         let session = session.spawn().map_err(|error| mount_error(place, error))?;
         let mountpoint = match &device {

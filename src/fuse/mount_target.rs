@@ -1,4 +1,5 @@
-//! The place of a new mount: opened once and checked, before anything is mounted, and looked at again where another program has mounted.
+//! The place of a new mount: opened once and checked, before anything is mounted, and looked at
+//! again where another program has mounted.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,8 @@ use super::unmount::{self, UnmountMode};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::file_name::is_dots;
 
-/// Place of a new mount, checked and open: the mount is made there, whatever its path means by then.
+/// Place of a new mount, checked and open: the mount is made there, whatever its path means by
+/// then.
 #[derive(Debug)]
 pub struct MountTarget {
     path: PathBuf,
@@ -25,8 +27,8 @@ pub struct MountTarget {
 }
 
 impl MountTarget {
-    /// Opens `mountpoint` and checks that something can be mounted there. Removes a dead icechunkfs mount. A [`preopened`] descriptor is only
-    /// checked.
+    /// Opens `mountpoint` and checks that something can be mounted there. Removes a dead icechunkfs
+    /// mount. A [`preopened`] descriptor is only checked.
     pub fn open(mountpoint: &Path, nonempty: bool) -> Result<Self> {
         if let Some(number) = preopened::descriptor(mountpoint) {
             preopened::check(number)?;
@@ -45,8 +47,9 @@ impl MountTarget {
             }
             errno => failed(errno),
         })?;
-        // Of the directory that is open: another look at its name may find another one, or the file system of another user, who need not answer. An
-        // automount point is where the mount belongs.
+        // Of the directory that is open: another look at its name may find another one, or the file
+        // system of another user, who need not answer. An automount point is where the mount
+        // belongs.
         let mounted = mount_of(&directory, &mountpoint)?.filter(|mount| mount.fs_type != "autofs");
         match mounted {
             // Its daemon is not asked anything.
@@ -83,8 +86,9 @@ impl MountTarget {
         self.opened.is_none()
     }
 
-    /// Checks that `fusermount3` has mounted here: it knows only the path, and the owner of a directory on the way can have put a link there meanwhile.
-    /// `device` is the number of the new file system, if the kernel tells. A mount elsewhere is detached.
+    /// Checks that `fusermount3` has mounted here: it knows only the path, and the owner of a
+    /// directory on the way can have put a link there meanwhile. `device` is the number of the new
+    /// file system, if the kernel tells. A mount elsewhere is detached.
     pub(super) fn check_mounted(&self, device: Option<&String>) -> Result<()> {
         let here = self.device_number();
         if here.is_some() && device.is_none_or(|device| here.as_ref() == Some(device)) {

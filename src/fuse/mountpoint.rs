@@ -1,12 +1,15 @@
 //! Mountpoints, found once.
 //!
-//! Other users can exchange a directory of theirs for another one, or for a link, at any moment. A path that is looked up twice can so mean two
-//! things: the mount that was checked, and another one that is unmounted. Therefore a path is walked once, by descriptors, and the result is a
-//! name in an open directory. The kernel renames and removes no name on which something is mounted in the same mount namespace, so that this name keeps its
-//! mount, and whatever other users do to the directories above it has no effect. (In a namespace of their own they can rename it: `docs/security.md`.)
+//! Other users can exchange a directory of theirs for another one, or for a link, at any moment. A
+//! path that is looked up twice can so mean two things: the mount that was checked, and another one
+//! that is unmounted. Therefore a path is walked once, by descriptors, and the result is a name in
+//! an open directory. The kernel renames and removes no name on which something is mounted in the
+//! same mount namespace, so that this name keeps its mount, and whatever other users do to the
+//! directories above it has no effect. (In a namespace of their own they can rename it:
+//! `docs/security.md`.)
 //!
-//! The walk follows no link of an untrusted user, and it does not go through file systems that such a user serves ([`foreign_mount`]): a
-//! look-up there can wait forever.
+//! The walk follows no link of an untrusted user, and it does not go through file systems that such
+//! a user serves ([`foreign_mount`]): a look-up there can wait forever.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -23,16 +26,19 @@ use icechunkfs_base::trust::{self, MAX_LINKS, push_names};
 
 const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Attempts to find an open directory by the path that the kernel has for it, while others rename the directories above.
+/// Attempts to find an open directory by the path that the kernel has for it, while others rename
+/// the directories above.
 pub(super) const TRIES: usize = 100;
 
-/// Opens the current directory. Not as `.`: for that the kernel may ask the daemon of its file system whether this process may enter it.
+/// Opens the current directory. Not as `.`: for that the kernel may ask the daemon of its file
+/// system whether this process may enter it.
 pub(super) fn current_directory() -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, "/proc/self/cwd", flags, Mode::empty()).map_err(|e| Error::io("the current directory", e.into()))
 }
 
-/// Returns the path that the kernel has for an open directory at this moment. It can mean another one at the next.
+/// Returns the path that the kernel has for an open directory at this moment. It can mean another
+/// one at the next.
 pub(super) fn path_of(directory: impl AsFd) -> Result<PathBuf> {
     let place = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
     std::fs::read_link(&place).map_err(|e| Error::io(place, e))
@@ -43,7 +49,8 @@ pub(super) fn is_same(one: impl AsFd, other: impl AsFd) -> bool {
     let facts = |directory: BorrowedFd<'_>| {
         let mount = mount_id(directory).ok()?;
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        // The kernel does not tell the number of a directory that this user may not enter: then it is the root of a mount.
+        // The kernel does not tell the number of a directory that this user may not enter: then it
+        // is the root of a mount.
         let found = statx(directory, c"", flags, StatxFlags::INO).ok();
         Some((mount, found.map(|found| (found.stx_dev_major, found.stx_dev_minor, found.stx_ino))))
     };
@@ -63,7 +70,8 @@ pub struct Mountpoint {
 impl Mountpoint {
     /// Finds the mountpoint at `path`, which need not exist below its parent directory.
     ///
-    /// Errors: [`ErrorKind::PermissionDenied`] for a path through a link or a file system of another user.
+    /// Errors: [`ErrorKind::PermissionDenied`] for a path through a link or a file system of
+    /// another user.
     pub fn find(path: &Path) -> Result<Self> {
         let mut walk = Walk::begin(path)?;
         while let Some(name) = walk.left.pop_front() {
@@ -75,8 +83,8 @@ impl Mountpoint {
         walk.end()
     }
 
-    /// Opens what is at the mountpoint now: the root of the topmost mount, or the directory below. Sends no request to a daemon, and starts no
-    /// automount.
+    /// Opens what is at the mountpoint now: the root of the topmost mount, or the directory below.
+    /// Sends no request to a daemon, and starts no automount.
     pub(super) fn open(&self) -> Result<OwnedFd, Errno> {
         openat(&self.parent, &self.name, PLACE, Mode::empty())
     }
@@ -97,8 +105,9 @@ impl Mountpoint {
     }
 }
 
-/// Returns the part of `path`, which is absolute, that lies below the root of the mount with number `mount`; none if the path does not lead there. The
-/// walk ends at the root: nothing in the mount is looked up.
+/// Returns the part of `path`, which is absolute, that lies below the root of the mount with number
+/// `mount`; none if the path does not lead there. The walk ends at the root: nothing in the mount
+/// is looked up.
 pub(super) fn part_below(path: &Path, mount: u64) -> Option<PathBuf> {
     let mut walk = Walk::begin(path).ok()?;
     while walk.mount != mount {
@@ -141,7 +150,8 @@ impl Walk {
         Ok(walk)
     }
 
-    /// Goes on to `name`: enters the directory, or follows the link. Returns the name if it is the last one, and no link.
+    /// Goes on to `name`: enters the directory, or follows the link. Returns the name if it is the
+    /// last one, and no link.
     fn step(&mut self, name: OsString) -> Result<Option<OsString>> {
         let failed = |errno: Errno| Error::io(self.path.join(&name).display(), errno.into());
         let is_last = self.left.is_empty() && name != "..";
@@ -165,7 +175,8 @@ impl Walk {
         let failed = |errno: Errno| Error::io(shown.display(), errno.into());
         let link = fstat(link).map_err(failed)?;
         if !trust::is_trusted_link(link.st_uid) && !trust::is_declared_safe(&self.path) {
-            let (shown, owner) = (shown.display(), trust::name_of(link.st_uid));
+            let shown = shown.display();
+            let owner = trust::name_of(link.st_uid);
             let message = format!("{shown} is a symbolic link of user {owner}: name the mountpoint without it");
             return Err(Error::new(ErrorKind::PermissionDenied, message));
         }
@@ -213,8 +224,8 @@ impl Walk {
     }
 }
 
-/// Returns the name of the open directory `at`, of which `look` finds the present path. What a look-up of the path finds counts only if it is that
-/// directory.
+/// Returns the name of the open directory `at`, of which `look` finds the present path. What a
+/// look-up of the path finds counts only if it is that directory.
 fn named(at: OwnedFd, look: impl Fn(BorrowedFd<'_>) -> Result<PathBuf>) -> Result<Mountpoint> {
     let mut last = None;
     for _ in 0..TRIES {

@@ -1,13 +1,16 @@
 //! An icechunkfs mount that a command has opened.
 //!
-//! **Commands speak only to daemons of the user who runs them, and of root.** This holds for root, too: anybody can mount a file system that
-//! calls itself icechunkfs, whose daemon answers what it likes, when it likes, and makes a link of every file. [`OpenMount`] owns that rule:
-//! it asks nothing unless the kernel names such a user for the mount ([`Mount::is_own`]). The mount of any other user can only be unmounted
-//! ([`super::unmount`]), which is between this process and the kernel.
+//! **Commands speak only to daemons of the user who runs them, and of root.** This holds for root,
+//! too: anybody can mount a file system that calls itself icechunkfs, whose daemon answers what it
+//! likes, when it likes, and makes a link of every file. [`OpenMount`] owns that rule: it asks
+//! nothing unless the kernel names such a user for the mount ([`Mount::is_own`]). The mount of any
+//! other user can only be unmounted ([`super::unmount`]), which is between this process and the
+//! kernel.
 //!
-//! A mount is opened once, as a descriptor of its root directory, which sends no request to the daemon. The number of the mount in the
-//! descriptor finds it in the kernel's table, so that the facts there are those of the mount that is open, whatever its path means by now.
-//! Every answer has a limit in bytes and a deadline.
+//! A mount is opened once, as a descriptor of its root directory, which sends no request to the
+//! daemon. The number of the mount in the descriptor finds it in the kernel's table, so that the
+//! facts there are those of the mount that is open, whatever its path means by now. Every answer
+//! has a limit in bytes and a deadline.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -56,7 +59,8 @@ pub struct OpenMount {
     mount: Mount,
 }
 
-/// Returns what is mounted at `mountpoint`, with its root; none if that is a directory without a mount.
+/// Returns what is mounted at `mountpoint`, with its root; none if that is a directory without a
+/// mount.
 pub(super) fn mounted_at(mountpoint: &Mountpoint) -> Result<Option<(OwnedFd, Mount)>> {
     let failed = |errno: rustix::io::Errno| Error::io(mountpoint.path().display(), errno.into());
     let root = match mountpoint.open() {
@@ -66,7 +70,8 @@ pub(super) fn mounted_at(mountpoint: &Mountpoint) -> Result<Option<(OwnedFd, Mou
     Ok(mount_of(&root, mountpoint)?.map(|mount| (root, mount)))
 }
 
-/// Returns the mount that `root`, opened at `mountpoint`, is in; none if that is a directory without a mount.
+/// Returns the mount that `root`, opened at `mountpoint`, is in; none if that is a directory
+/// without a mount.
 pub(super) fn mount_of(root: &OwnedFd, mountpoint: &Mountpoint) -> Result<Option<Mount>> {
     let failed = |errno: rustix::io::Errno| Error::io(mountpoint.path().display(), errno.into());
     let id = mount_id(root).map_err(failed)?;
@@ -95,7 +100,8 @@ impl OpenMount {
 
     /// Opens the mount at `mountpoint`.
     ///
-    /// Errors: [`ErrorKind::NotFound`] if there is no mount, [`ErrorKind::InvalidInput`] if it is of another type.
+    /// Errors: [`ErrorKind::NotFound`] if there is no mount, [`ErrorKind::InvalidInput`] if it is
+    /// of another type.
     pub fn at(mountpoint: &Mountpoint) -> Result<Self> {
         let place = mountpoint.path().display();
         match mounted_at(mountpoint)? {
@@ -108,10 +114,12 @@ impl OpenMount {
         }
     }
 
-    /// Opens the mount that the current directory is in. The number of the mount in a descriptor of the directory finds it, whatever the paths of both
-    /// mean by then. Asks no file system: the mount may hang.
+    /// Opens the mount that the current directory is in. The number of the mount in a descriptor of
+    /// the directory finds it, whatever the paths of both mean by then. Asks no file system: the
+    /// mount may hang.
     ///
-    /// Errors: [`ErrorKind::NotFound`] if the directory is in no icechunkfs mount, or if another mount covers that.
+    /// Errors: [`ErrorKind::NotFound`] if the directory is in no icechunkfs mount, or if another
+    /// mount covers that.
     pub fn current() -> Result<Self> {
         let here = mountpoint::current_directory()?;
         let place = mountpoint::path_of(&here)?;
@@ -133,10 +141,11 @@ impl OpenMount {
         Err(last.unwrap_or_else(covered))
     }
 
-    /// Opens a mount of the table, and asks how it is. Returns none if another one covers it, or if it is gone.
+    /// Opens a mount of the table, and asks how it is. Returns none if another one covers it, or if
+    /// it is gone.
     ///
-    /// Errors: [`ErrorKind::PermissionDenied`] for the mount of another user; [`ErrorKind::Timeout`] if a file system around it does not answer
-    /// before `deadline`.
+    /// Errors: [`ErrorKind::PermissionDenied`] for the mount of another user;
+    /// [`ErrorKind::Timeout`] if a file system around it does not answer before `deadline`.
     pub fn of(mount: &Mount, deadline: Deadline) -> Result<Option<(Self, Health)>> {
         require_own(mount)?;
         let place = mount.mountpoint.display();
@@ -179,14 +188,17 @@ impl OpenMount {
         self.answer(Question::Content(file), MAX_FILE, deadline)
     }
 
-    /// Returns the reply to the command in `bytes`, which the daemon has at hand; the errors are as for [`OpenMount::read`].
+    /// Returns the reply to the command in `bytes`, which the daemon has at hand; the errors are as
+    /// for [`OpenMount::read`].
     pub fn ask(&self, bytes: &[u8], deadline: Deadline) -> Result<io::Result<Vec<u8>>> {
         self.answer(Question::Reply(REQUEST, bytes), MAX_REPLY, deadline)
     }
 
-    /// Returns the reply to the command in `bytes`, which may take as long as the daemon answers other questions meanwhile.
+    /// Returns the reply to the command in `bytes`, which may take as long as the daemon answers
+    /// other questions meanwhile.
     ///
-    /// Errors: [`ErrorKind::Timeout`] if it does not answer those either. It may still execute the command.
+    /// Errors: [`ErrorKind::Timeout`] if it does not answer those either. It may still execute the
+    /// command.
     pub fn execute(&self, bytes: &[u8]) -> Result<io::Result<Vec<u8>>> {
         let mut child = self.begin(Question::Reply(REQUEST, bytes), MAX_REPLY)?;
         loop {
@@ -198,7 +210,8 @@ impl OpenMount {
         }
     }
 
-    /// Opens `path`, relative to the root, which leads through no link and into no other mount. The daemon may take its time.
+    /// Opens `path`, relative to the root, which leads through no link and into no other mount. The
+    /// daemon may take its time.
     pub fn open_below(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         if !self.mount.is_own() {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -207,9 +220,11 @@ impl OpenMount {
         Ok(beneath::open(&self.root, path, flags | OFlags::CLOEXEC, BELOW)?)
     }
 
-    /// Returns the path below the root of what `path` names on this machine; none if that is elsewhere. A relative path begins in the current
-    /// directory, if that is in the mount. Nothing in the mount is looked up, and outside of it only what is on the way of an absolute path, by the
-    /// rules of mountpoints: no link of another user is followed, and no file system of another user is entered.
+    /// Returns the path below the root of what `path` names on this machine; none if that is
+    /// elsewhere. A relative path begins in the current directory, if that is in the mount. Nothing
+    /// in the mount is looked up, and outside of it only what is on the way of an absolute path, by
+    /// the rules of mountpoints: no link of another user is followed, and no file system of another
+    /// user is entered.
     ///
     /// Errors: [`ErrorKind::InvalidInput`] if the path leaves the mount by `..`.
     pub fn inside(&self, path: &Path) -> Result<Option<PathBuf>> {
@@ -238,7 +253,8 @@ impl OpenMount {
         if mount_id(&here) != Ok(self.mount.id) {
             return Ok(None);
         }
-        // Directories above can be renamed between the two look-ups, so that the rest of one path is another directory.
+        // Directories above can be renamed between the two look-ups, so that the rest of one path
+        // is another directory.
         for _ in 0..mountpoint::TRIES {
             let path = mountpoint::path_of(&here)?;
             let Some(mount) = mount_table::find_id(self.mount.id)? else { break };
@@ -322,7 +338,8 @@ impl OpenMount {
     }
 }
 
-/// Returns `path` without `..`, each of which takes away the name before it; none if it leads up from the beginning.
+/// Returns `path` without `..`, each of which takes away the name before it; none if it leads up
+/// from the beginning.
 fn lexical(path: &Path) -> Option<PathBuf> {
     let mut found = PathBuf::new();
     for component in path.components() {

@@ -1,11 +1,12 @@
 //! Adapter from the kernel's requests to [`WorkingTree`] and [`Control`]: a writable branch.
 //!
-//! Local changes come through the kernel, so that it can cache names and attributes forever here too; invalidations report all
-//! others (a commit rebased over concurrent commits, a refresh, a discard). Unlike in a read-only mount, the kernel must always
-//! send `open`: a commit has to know which files are open for writing.
+//! Local changes come through the kernel, so that it can cache names and attributes forever here
+//! too; invalidations report all others (a commit rebased over concurrent commits, a refresh, a
+//! discard). Unlike in a read-only mount, the kernel must always send `open`: a commit has to know
+//! which files are open for writing.
 //!
-//! Not implemented on purpose, so that the kernel stops asking: access lists, extended attributes unless the user wants them, locks (the kernel's own are
-//! right for one machine).
+//! Not implemented on purpose, so that the kernel stops asking: access lists, extended attributes
+//! unless the user wants them, locks (the kernel's own are right for one machine).
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -59,8 +60,8 @@ pub struct WorkingAdapter {
 }
 
 impl WorkingAdapter {
-    /// Creates an adapter of `working`, commanded through `control`. In the passthrough mode, the kernel reads and writes scratch
-    /// files directly.
+    /// Creates an adapter of `working`, commanded through `control`. In the passthrough mode, the
+    /// kernel reads and writes scratch files directly.
     pub fn new(
         working: Arc<WorkingTree>,
         control: Arc<Control>,
@@ -69,7 +70,8 @@ impl WorkingAdapter {
         options: &Options,
         runtime: Handle,
     ) -> Self {
-        let (presentation, insist) = (options.presentation, options.insist);
+        let presentation = options.presentation;
+        let insist = options.insist;
         let passthrough = options.mode == IoMode::Passthrough;
         let shared = Shared {
             working,
@@ -109,7 +111,8 @@ impl WorkingAdapter {
         });
     }
 
-    /// Runs `request` on the name `of` in directory `parent` and sends its result. Errors name the path.
+    /// Runs `request` on the name `of` in directory `parent` and sends its result. Errors name the
+    /// path.
     fn serve_name<R, T, F>(
         &self,
         operation: &'static str,
@@ -159,7 +162,8 @@ impl Requests for WorkingAdapter {
     }
 
     fn lookup(&self, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
-        let (name, call) = (name(of), Call::of_name("lookup", parent, of));
+        let name = name(of);
+        let call = Call::of_name("lookup", parent, of);
         self.serve(call, reply, move |shared| async move { shared.lookup(parent, name).await });
     }
 
@@ -282,7 +286,8 @@ impl Requests for WorkingAdapter {
     }
 
     fn create(&self, caller: Caller, parent: INodeNo, of: &OsStr, mode: u32, flags: i32, reply: ReplyCreate) {
-        let (target, new) = (self.shared.tree_name(parent, of), new(caller, mode & 0o7777 | libc::S_IFREG));
+        let target = self.shared.tree_name(parent, of);
+        let new = new(caller, mode & 0o7777 | libc::S_IFREG);
         let call = Call::of_name("create", parent, of);
         self.run(|shared| async move {
             let errno = shared.create(target, new, flags, reply).await;
@@ -524,7 +529,8 @@ impl Requests for WorkingAdapter {
     }
 
     fn getxattr(&self, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        // The kernel asks for the capabilities of a file before each write to it, unless it learns here that there are none anywhere.
+        // The kernel asks for the capabilities of a file before each write to it, unless it learns
+        // here that there are none anywhere.
         if !self.shared.xattrs {
             return reply.error(Errno::ENOSYS);
         }

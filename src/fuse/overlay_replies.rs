@@ -1,5 +1,5 @@
-//! Handlers of requests on a working tree: they translate between the kernel's side ([`super::overlay_adapter`]) and the terms of
-//! [`WorkingTree`] and [`Control`].
+//! Handlers of requests on a working tree: they translate between the kernel's side
+//! ([`super::overlay_adapter`]) and the terms of [`WorkingTree`] and [`Control`].
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -48,7 +48,8 @@ const WRITES: u64 = 1;
 const BACKED: u64 = 2;
 /// Flag in a file handle: the kernel executes the file.
 const EXECUTES: u64 = 4;
-/// Flag of an open by which the kernel executes a file. The kernel sends it, although no header of the C library names it.
+/// Flag of an open by which the kernel executes a file. The kernel sends it, although no header of
+/// the C library names it.
 const FMODE_EXEC: i32 = 0x20;
 
 /// Returns the options of an open with the kernel's flags.
@@ -165,7 +166,8 @@ impl Shared {
         }
     }
 
-    /// Returns attributes, and the time for which the kernel may cache them: control files change without the kernel's doing.
+    /// Returns attributes, and the time for which the kernel may cache them: control files change
+    /// without the kernel's doing.
     pub(super) fn timed(&self, of: &Attributes) -> (Duration, FileAttr) {
         let is_control = control::is_control(of.number.0) || is_attached(of.number.0);
         (if is_control { Duration::ZERO } else { FOREVER }, self.attr(of))
@@ -253,7 +255,8 @@ impl Shared {
         self.working.list(number, offset, limit, extent, sink).await.context(|| self.working.describe(number))
     }
 
-    /// Returns a name of the tree, with its directory. Fails for names of the control directory and of the root above the tree.
+    /// Returns a name of the tree, with its directory. Fails for names of the control directory and
+    /// of the root above the tree.
     pub(super) fn tree_name(&self, parent: INodeNo, of: &OsStr) -> Result<(Ino, Name)> {
         let is_control = of.as_bytes() == CONTROL_DIRECTORY;
         match self.target(parent) {
@@ -369,8 +372,9 @@ impl Shared {
         flags: i32,
         reply: ReplyCreate,
     ) -> i32 {
-        // `cp` and similar tools create exclusively, and may then use copy_file_range, which can make the file a reference to a
-        // stored chunk. That is impossible once the kernel writes to the file directly.
+        // `cp` and similar tools create exclusively, and may then use copy_file_range, which can
+        // make the file a reference to a stored chunk. That is impossible once the kernel writes to
+        // the file directly.
         let may_refer = flags & libc::O_EXCL != 0;
         let new = CreateAttrs { without_data: may_refer, ..new };
         let created = async {

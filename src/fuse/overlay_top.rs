@@ -1,4 +1,5 @@
-//! Requests on the root of a writable mount that shows its tree as the one entry of the root ([`super::root_map`]).
+//! Requests on the root of a writable mount that shows its tree as the one entry of the root
+//! ([`super::root_map`]).
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -33,7 +34,8 @@ impl Shared {
         let at = self.root.entry().map_or_else(icechunkfs_working::scratch::record::Time::now, |entry| {
             time(fuser::TimeOrNow::SpecificTime(entry.time))
         });
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
         let meta = Meta { mode: 0o755, uid, gid, atime: at, mtime: at, ctime: at };
         Attributes { number: Ino(TOP), kind: libc::S_IFDIR, size: 0, blocks: 0, links: 1, rdev: 0, meta }
     }

@@ -1,7 +1,8 @@
-//! Mountpoints of the form `/dev/fd/N`: the caller has opened `/dev/fuse` as descriptor N and mounts it, as with libfuse.
+//! Mountpoints of the form `/dev/fd/N`: the caller has opened `/dev/fuse` as descriptor N and
+//! mounts it, as with libfuse.
 //!
-//! A privileged caller can so mount for a daemon that may not: container runtimes and storage drivers do. The caller chooses the mount
-//! options, and unmounts.
+//! A privileged caller can so mount for a daemon that may not: container runtimes and storage
+//! drivers do. The caller chooses the mount options, and unmounts.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -23,7 +24,8 @@ pub fn descriptor(mountpoint: &Path) -> Option<RawFd> {
 
 /// Checks that descriptor `number` is `/dev/fuse`.
 ///
-/// Errors: [`InvalidInput`](icechunkfs_base::error::ErrorKind::InvalidInput) if it is closed or another file.
+/// Errors: [`InvalidInput`](icechunkfs_base::error::ErrorKind::InvalidInput) if it is closed or
+/// another file.
 pub fn check(number: RawFd) -> Result<()> {
     // SAFETY: the descriptor is only looked at; a closed one gives an error.
     let device = unsafe { BorrowedFd::borrow_raw(number) };
@@ -40,14 +42,16 @@ pub fn check(number: RawFd) -> Result<()> {
 /// Takes descriptor `number`, which no other code of this process may use.
 pub(super) fn take(number: RawFd) -> Result<OwnedFd> {
     check(number)?;
-    // SAFETY: the descriptor is open, as was just checked. The command line gives it to this function alone, which is called once.
+    // SAFETY: the descriptor is open, as was just checked. The command line gives it to this
+    // function alone, which is called once.
     let device = unsafe { OwnedFd::from_raw_fd(number) };
     // A helper that inherited it would keep the mount alive after the daemon's end.
     rustix::io::fcntl_setfd(&device, FdFlags::CLOEXEC).map_err(|e| Error::io(format!("/dev/fd/{number}"), e.into()))?;
     Ok(device)
 }
 
-/// Returns the device number of the file system that `device` serves, if the kernel tells: new ones do (6.18), in `fdinfo`.
+/// Returns the device number of the file system that `device` serves, if the kernel tells: new ones
+/// do (6.18), in `fdinfo`.
 pub(super) fn device_number(device: impl AsFd) -> Option<String> {
     let number = device.as_fd().as_raw_fd();
     let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;

@@ -1,9 +1,11 @@
-//! Owner and modes that a mount shows instead of those that its files have: `uid=`, `gid=`, `umask=`, `fmask=` and `dmask=`, with the
-//! meaning that mount(8) gives them for file systems without owners.
+//! Owner and modes that a mount shows instead of those that its files have: `uid=`, `gid=`,
+//! `umask=`, `fmask=` and `dmask=`, with the meaning that mount(8) gives them for file systems
+//! without owners.
 //!
-//! With them a mount of root can be a group's: what any member writes, all members can read, change and commit. Icechunk stores no
-//! owners and modes, so nothing is lost; `chmod` and `chown` succeed without an effect, as `tar` and `rsync -a` call them for each
-//! file and would otherwise fail on all.
+//! With them a mount of root can be a group's: what any member writes, all members can read, change
+//! and commit. Icechunk stores no owners and modes, so nothing is lost; `chmod` and `chown` succeed
+//! without an effect, as `tar` and `rsync -a` call them for each file and would otherwise fail on
+//! all.
 
 use fuser::{FileAttr, FileType};
 
@@ -49,8 +51,8 @@ impl Presentation {
         }
     }
 
-    /// Returns the attributes of `.icechunk`, or of the part of it called `part`, as they are shown: for the owner alone, unless masks give other
-    /// modes, or that part is open to others.
+    /// Returns the attributes of `.icechunk`, or of the part of it called `part`, as they are
+    /// shown: for the owner alone, unless masks give other modes, or that part is open to others.
     pub(super) fn apply_control(&self, part: &str, attr: FileAttr) -> FileAttr {
         let shown = self.apply(FileAttr { perm: attr.perm & OWNER, ..attr });
         let opened = match attr.kind {
@@ -118,7 +120,8 @@ mod tests {
         assert_eq!(shown(group, FileType::Symlink, 0o777), (0o777, 1, 50));
         let control =
             |presentation: Presentation, part, kind, perm| presentation.apply_control(part, attr(kind, perm)).perm;
-        let (directory, file) = (FileType::Directory, FileType::RegularFile);
+        let directory = FileType::Directory;
+        let file = FileType::RegularFile;
         assert_eq!(control(plain, ".icechunk", directory, 0o755), 0o700);
         assert_eq!((control(plain, "at", directory, 0o755), control(plain, "log", file, 0o644)), (0o700, 0o600));
         assert_eq!((control(group, "at", directory, 0o755), control(group, "log", file, 0o644)), (0o750, 0o660));

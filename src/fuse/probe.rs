@@ -1,7 +1,8 @@
 //! Questions to the daemons of mounts, each by a child process ([`super::child`]).
 //!
-//! Every file is opened below the descriptor of the mount, name by name and without following links, must be a regular file of the mount's
-//! device, and is read up to a limit. [`super::open_mount`] and [`super::survey`] decide which daemons are asked.
+//! Every file is opened below the descriptor of the mount, name by name and without following
+//! links, must be a regular file of the mount's device, and is read up to a limit.
+//! [`super::open_mount`] and [`super::survey`] decide which daemons are asked.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -23,7 +24,8 @@ const READ: usize = 1 << 16;
 /// Question to a daemon.
 #[derive(Clone, Copy, Debug)]
 pub enum Question<'a> {
-    /// The attributes of the root, from the daemon and not from the kernel's cache. It has them in memory: no storage is involved.
+    /// The attributes of the root, from the daemon and not from the kernel's cache. It has them in
+    /// memory: no storage is involved.
     Attributes,
     /// The content of a file in `.icechunk`.
     Content(&'a str),
@@ -31,7 +33,8 @@ pub enum Question<'a> {
     Reply(&'a str, &'a [u8]),
 }
 
-/// Mount that has to be where it is looked for. The kernel tells which one is there without a request to a daemon.
+/// Mount that has to be where it is looked for. The kernel tells which one is there without a
+/// request to a daemon.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identity {
     id: u64,
@@ -44,7 +47,8 @@ impl Identity {
         Some(Identity { id: mount.id, device: mount.device_numbers()? })
     }
 
-    /// Fails with `EXDEV` if another mount, or none, is at `name` in `directory`. An empty name is the directory itself.
+    /// Fails with `EXDEV` if another mount, or none, is at `name` in `directory`. An empty name is
+    /// the directory itself.
     pub(super) fn check(self, directory: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC | AtFlags::EMPTY_PATH;
         // The kernel answers a request for no attributes by itself.
@@ -140,11 +144,11 @@ pub(super) fn ask(root: BorrowedFd<'_>, identity: Identity, question: Question<'
     })
 }
 
-/// Opens the mount `identity` at `path`, and asks it `questions`, the next one after the answer to the one before. File systems on the way may
-/// not answer either.
+/// Opens the mount `identity` at `path`, and asks it `questions`, the next one after the answer to
+/// the one before. File systems on the way may not answer either.
 ///
-/// The child sends the descriptor of the mount, and then the answers as [`Answers`] reads them. The answer fails with `EXDEV` if another mount
-/// is there, which is asked nothing.
+/// The child sends the descriptor of the mount, and then the answers as [`Answers`] reads them. The
+/// answer fails with `EXDEV` if another mount is there, which is asked nothing.
 pub(super) fn survey(path: &Path, identity: Identity, questions: &[Question<'_>], limit: usize) -> io::Result<Child> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let prepared = questions.iter().map(|question| Prepared::new(*question)).collect::<io::Result<Vec<_>>>()?;

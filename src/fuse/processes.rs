@@ -1,11 +1,14 @@
 //! Processes of this machine, as far as they can be looked at without waiting for other users.
 //!
-//! A user can keep the memory map of an own process locked forever, by a file of an own file system for instance: who reads its command line, its
-//! environment or its maps then waits. So of the processes of other users only what the kernel answers by itself is read (`status`, `comm`, the
-//! list of descriptors). The command line is read only of those of the current user and of root, in a child process, until a deadline.
+//! A user can keep the memory map of an own process locked forever, by a file of an own file system
+//! for instance: who reads its command line, its environment or its maps then waits. So of the
+//! processes of other users only what the kernel answers by itself is read (`status`, `comm`, the
+//! list of descriptors). The command line is read only of those of the current user and of root, in
+//! a child process, until a deadline.
 //!
-//! A process is a user's only if all of its user numbers are that user's: a program with the set-user-ID bit belongs to root for the kernel, but
-//! another user has chosen its name, its words and its open files.
+//! A process is a user's only if all of its user numbers are that user's: a program with the
+//! set-user-ID bit belongs to root for the kernel, but another user has chosen its name, its words
+//! and its open files.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -55,8 +58,8 @@ impl Process {
         Some(String::from_utf8_lossy(&name).trim_end().to_owned())
     }
 
-    /// Returns the command line of a process of the current user or of root, each word with a zero byte at its end; none if it is not known before
-    /// `deadline`, or longer than any that mounts.
+    /// Returns the command line of a process of the current user or of root, each word with a zero
+    /// byte at its end; none if it is not known before `deadline`, or longer than any that mounts.
     pub fn command_line(&self, deadline: Deadline) -> Option<Vec<u8>> {
         if !trust::is_trusted(self.owner) || deadline.left().is_zero() {
             return None;
@@ -92,7 +95,8 @@ fn only_user(status: &[u8]) -> Option<u32> {
     users.iter().all(|user| *user == first).then_some(first)
 }
 
-/// Returns the processes of the users for whom `is_wanted` returns true, first those of the current user and of root.
+/// Returns the processes of the users for whom `is_wanted` returns true, first those of the current
+/// user and of root.
 pub fn of_users(is_wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = Process> {
     let mut first = Vec::new();
     let mut others = Vec::new();

@@ -1,7 +1,7 @@
 //! Rate limit for logged failures of requests.
 //!
-//! A program that reads a million virtual chunks may get a million errors; the log gets the first ones of each second, and a
-//! count of the rest.
+//! A program that reads a million virtual chunks may get a million errors; the log gets the first
+//! ones of each second, and a count of the rest.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,8 @@ impl QuietLog {
         warn!("{operation}: {error}");
     }
 
-    /// Returns the failures that were suppressed before a line at `now`; none if this line is suppressed too.
+    /// Returns the failures that were suppressed before a line at `now`; none if this line is
+    /// suppressed too.
     fn admit(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock();
         if now.duration_since(state.since) >= INTERVAL {

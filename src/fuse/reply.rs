@@ -1,5 +1,5 @@
-//! Replies to requests, whichever way these came: through `/dev/fuse` and fuser, or through a ring ([`super::ring`]). Methods have the names
-//! of fuser's. A reply that is dropped answers `EIO`.
+//! Replies to requests, whichever way these came: through `/dev/fuse` and fuser, or through a ring
+//! ([`super::ring`]). Methods have the names of fuser's. A reply that is dropped answers `EIO`.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -109,7 +109,8 @@ impl ReplyData {
     }
 }
 
-/// Returns the error of passthrough where the kernel has none: a mount with rings is never made with it.
+/// Returns the error of passthrough where the kernel has none: a mount with rings is never made
+/// with it.
 fn no_backing() -> std::io::Error {
     std::io::Error::from(std::io::ErrorKind::Unsupported)
 }
@@ -159,7 +160,8 @@ impl ReplyCreate {
         }
     }
 
-    /// Answers with a new entry and the handle of a file that the kernel reads and writes by itself.
+    /// Answers with a new entry and the handle of a file that the kernel reads and writes by
+    /// itself.
     pub(super) fn created_passthrough(
         self,
         valid: &Duration,
@@ -322,8 +324,8 @@ impl ReplyDirectory {
 }
 
 impl ReplyDirectoryPlus {
-    /// Adds an entry with attributes, which the kernel may cache for a time; the listing goes on after `offset`. Returns true if there is no
-    /// room for it.
+    /// Adds an entry with attributes, which the kernel may cache for a time; the listing goes on
+    /// after `offset`. Returns true if there is no room for it.
     pub(super) fn add(&mut self, offset: u64, name: impl AsRef<OsStr>, valid: &Duration, attr: &FileAttr) -> bool {
         match self {
             ReplyDirectoryPlus::Device(reply) => reply.add(attr.ino, offset, name, valid, attr, generation(attr)),

@@ -1,10 +1,12 @@
-//! Requests of the kernel as the adapters answer them, whichever way they come: [`super::device`] takes them from fuser,
-//! [`super::ring_requests`] from rings. Methods have the names of fuser's, and only the arguments that an adapter needs.
+//! Requests of the kernel as the adapters answer them, whichever way they come: [`super::device`]
+//! takes them from fuser, [`super::ring_requests`] from rings. Methods have the names of fuser's,
+//! and only the arguments that an adapter needs.
 //!
-//! A request that an adapter does not implement is answered `ENOSYS`: the kernel then stops asking, or makes do without. These are, in both adapters: access
-//! lists, checks of access (the kernel checks modes by itself), changes of extended attributes, locks (the kernel's own are right for one
-//! machine), and waiting for files. The kernel sends `ioctl` each time all the same (Python asks whether each file is a terminal); the answer
-//! is immediate.
+//! A request that an adapter does not implement is answered `ENOSYS`: the kernel then stops asking,
+//! or makes do without. These are, in both adapters: access lists, checks of access (the kernel
+//! checks modes by itself), changes of extended attributes, locks (the kernel's own are right for
+//! one machine), and waiting for files. The kernel sends `ioctl` each time all the same (Python
+//! asks whether each file is a terminal); the answer is immediate.
 
 use std::ffi::OsStr;
 use std::path::Path;

@@ -1,7 +1,9 @@
-//! Requests that come through rings, in the kernel's form: finds out what is asked, and passes it on.
+//! Requests that come through rings, in the kernel's form: finds out what is asked, and passes it
+//! on.
 //!
-//! The structures are those of `include/uapi/linux/fuse.h`; numbers of bytes in the comments are their places. The kernel sends no request that this
-//! file cannot read; a shorter one reads as zeros, or has no name and is refused.
+//! The structures are those of `include/uapi/linux/fuse.h`; numbers of bytes in the comments are
+//! their places. The kernel sends no request that this file cannot read; a shorter one reads as
+//! zeros, or has no name and is refused.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -72,7 +74,8 @@ impl<'a> Names<'a> {
 /// Passes a request on to `requests`, which answer it through `slot`.
 pub(super) fn dispatch<R: Requests>(requests: &R, message: &Message<'_>, slot: Slot) {
     let (inode, (uid, gid)) = (INodeNo(message.inode), message.caller);
-    let (numbers, mut names) = (Numbers(message.operation), Names(message.payload));
+    let numbers = Numbers(message.operation);
+    let mut names = Names(message.payload);
     let caller = Caller { uid, gid };
     match message.opcode {
         opcode::GETATTR => requests.getattr(inode, slot.into()),
@@ -103,7 +106,8 @@ pub(super) fn dispatch<R: Requests>(requests: &R, message: &Message<'_>, slot: S
         opcode::STATFS => requests.statfs(slot.into()),
         opcode::LISTXATTR => requests.listxattr(inode, numbers.u32(0), slot.into()),
         opcode::FALLOCATE => {
-            let (offset, length) = (numbers.u64(8), numbers.u64(16));
+            let offset = numbers.u64(8);
+            let length = numbers.u64(16);
             requests.fallocate(inode, offset, length, numbers.i32(24), slot.into());
         }
         opcode::LSEEK => requests.lseek(inode, numbers.u64(8).cast_signed(), numbers.i32(16), slot.into()),
@@ -205,7 +209,8 @@ mod tests {
         }
     }
 
-    /// Returns what a request asks, and its answer: of 128 bytes with `numbers` at their places, each as long as it is written.
+    /// Returns what a request asks, and its answer: of 128 bytes with `numbers` at their places,
+    /// each as long as it is written.
     fn asked(opcode: u32, numbers: &[(usize, &[u8])], payload: &[u8]) -> (Option<String>, Given) {
         let mut operation = [0; 128];
         for (at, bytes) in numbers {
@@ -221,7 +226,8 @@ mod tests {
 
     #[test]
     fn requests_are_understood() {
-        let (long, short) = (u64::to_ne_bytes, u32::to_ne_bytes);
+        let long = u64::to_ne_bytes;
+        let short = u32::to_ne_bytes;
         let said = |opcode, numbers: &[(usize, &[u8])], payload: &[u8]| asked(opcode, numbers, payload).0.unwrap();
         assert_eq!(said(opcode::LOOKUP, &[], b"zarr.json\0"), "lookup INodeNo(7) \"zarr.json\"");
         assert_eq!(
@@ -270,7 +276,8 @@ mod tests {
             }
             Numbers(&bytes).new_attributes()
         };
-        let (long, short) = (|n: u64| n.to_ne_bytes().to_vec(), |n: u32| n.to_ne_bytes().to_vec());
+        let long = |n: u64| n.to_ne_bytes().to_vec();
+        let short = |n: u32| n.to_ne_bytes().to_vec();
         let none = numbers(&[(16, long(5)), (68, short(6)), (76, short(7))]);
         assert!(none.mode.is_none() && none.size.is_none() && none.uid.is_none() && none.atime.is_none());
         let flags = valid::MODE | valid::GID | valid::SIZE | valid::ATIME | valid::ATIME_NOW | valid::MTIME;

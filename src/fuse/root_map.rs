@@ -1,21 +1,25 @@
-//! The root of a mount: which directory of the tree it is, and whether it has a name of its own there.
+//! The root of a mount: which directory of the tree it is, and whether it has a name of its own
+//! there.
 //!
-//! The kernel calls the root of every mount 1, as does the tree. With `--root`, a writable mount shows one group only: the group's
-//! directory has its number in the tree, and is 1 for the kernel. (A read-only mount needs no map for that: its tree has the
-//! group as root, see [`icechunkfs_tree::tree::nodes::NodeTable::build_below`].) With `--subdir`, the root is a directory that is not in the tree and has
-//! one entry, and the tree's root has a number of its own. All other numbers are the same on both sides. Requests are translated when
-//! they come in, numbers in replies and invalidations when they go out; nothing below the adapters knows of it.
+//! The kernel calls the root of every mount 1, as does the tree. With `--root`, a writable mount
+//! shows one group only: the group's directory has its number in the tree, and is 1 for the kernel.
+//! (A read-only mount needs no map for that: its tree has the group as root, see
+//! [`icechunkfs_tree::tree::nodes::NodeTable::build_below`].) With `--subdir`, the root is a
+//! directory that is not in the tree and has one entry, and the tree's root has a number of its
+//! own. All other numbers are the same on both sides. Requests are translated when they come in,
+//! numbers in replies and invalidations when they go out; nothing below the adapters knows of it.
 //!
-//! Programs that make a store anew remove its directory first: so the one entry can be removed when the tree is empty, and made
-//! again. That is remembered by this process alone, as an empty tree has no files to store it with.
+//! Programs that make a store anew remove its directory first: so the one entry can be removed when
+//! the tree is empty, and made again. That is remembered by this process alone, as an empty tree
+//! has no files to store it with.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use icechunkfs_tree::tree::ROOT;
 
-/// Number of the tree's root for the kernel if it is an entry of the mount's root: between those of other files and of the control
-/// directory.
+/// Number of the tree's root for the kernel if it is an entry of the mount's root: between those of
+/// other files and of the control directory.
 const ENTRY: u64 = (1 << 62) - 65;
 
 /// Number of a root that is not in the tree, on the tree's side.
@@ -54,7 +58,8 @@ impl Default for RootMap {
 }
 
 impl RootMap {
-    /// Creates the map of a mount that shows directory `root` of the tree, as entry `name` if there is one.
+    /// Creates the map of a mount that shows directory `root` of the tree, as entry `name` if there
+    /// is one.
     pub fn new(root: u64, name: Option<&str>) -> Self {
         let entry =
             |name: &str| Entry { name: name.to_owned(), time: SystemTime::now(), is_removed: AtomicBool::new(false) };

@@ -1,7 +1,8 @@
 //! The mount that this process serves, found again when it has to be asked or unmounted.
 //!
-//! A path could mean another mount by then, and an open descriptor, of the mount or of a directory around it, would keep its file system from
-//! being unmounted. The device number stays the mount's own as long as it is served.
+//! A path could mean another mount by then, and an open descriptor, of the mount or of a directory
+//! around it, would keep its file system from being unmounted. The device number stays the mount's
+//! own as long as it is served.
 
 use std::path::PathBuf;
 use std::time::Duration;

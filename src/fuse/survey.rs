@@ -1,7 +1,7 @@
 //! Questions to many mounts at a time, with one deadline for all of them.
 //!
-//! Each mount is asked by one child process, which this process starts and listens to in one thread: a process with a thread for each mount
-//! would be slow to fork.
+//! Each mount is asked by one child process, which this process starts and listens to in one
+//! thread: a process with a thread for each mount would be slow to fork.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,9 +14,11 @@ pub use super::probe::Question;
 use super::probe::{self, Answers, Identity};
 use icechunkfs_base::trust::mounts::mount_id;
 
-/// Longest time for the answers of all mounts together, however many there are and however many of them hang.
+/// Longest time for the answers of all mounts together, however many there are and however many of
+/// them hang.
 const ALL: Duration = Duration::from_secs(12);
-/// Longest silence of a daemon that has its replies in memory, or counts uncommitted changes: a second for a million files.
+/// Longest silence of a daemon that has its replies in memory, or counts uncommitted changes: a
+/// second for a million files.
 const SILENCE: Duration = Duration::from_secs(4);
 /// Mounts that are asked at a time, and at most: the others mostly hang.
 const AT_ONCE: usize = 32;
@@ -50,7 +52,8 @@ struct Asked<'a> {
     until: Deadline,
 }
 
-/// Asks all `mounts` whether they answer, and those that do what `questions` has for them. Mounts of other users are not asked.
+/// Asks all `mounts` whether they answer, and those that do what `questions` has for them. Mounts
+/// of other users are not asked.
 pub fn survey<'a>(mounts: &[Mount], questions: impl Fn(&Mount) -> Vec<Question<'a>>) -> Vec<Surveyed> {
     let deadline = Deadline::after(ALL);
     let mut found: Vec<Surveyed> = mounts.iter().map(|_| Health::Unknown.into()).collect();
@@ -98,7 +101,8 @@ pub fn survey<'a>(mounts: &[Mount], questions: impl Fn(&Mount) -> Vec<Question<'
     found
 }
 
-/// Starts to ask `mount` for its health, and `questions`. Fails with the health of a mount that is not asked.
+/// Starts to ask `mount` for its health, and `questions`. Fails with the health of a mount that is
+/// not asked.
 pub(super) fn begin(mount: &Mount, questions: &[Question<'_>]) -> Result<Child, Health> {
     if !mount.is_own() {
         return Err(Health::Private);
@@ -108,8 +112,8 @@ pub(super) fn begin(mount: &Mount, questions: &[Question<'_>]) -> Result<Child, 
     probe::survey(&mount.mountpoint, identity, &questions, MAX_ANSWERS).map_err(|_| Health::Unknown)
 }
 
-/// Returns what a child that [`begin`] has started says about `mount`, and the root of the mount if it has opened it. `answer` is none if it was
-/// not complete in time.
+/// Returns what a child that [`begin`] has started says about `mount`, and the root of the mount if
+/// it has opened it. `answer` is none if it was not complete in time.
 pub(super) fn end(
     mount: &Mount,
     child: &mut Child,

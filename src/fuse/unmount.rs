@@ -1,8 +1,10 @@
 //! Unmounting, also of a mount whose daemon has died.
 //!
-//! A command unmounts the mount that it has opened, never what its path means by then. A mount that is detached is named by its descriptor. For
-//! the kernel an open descriptor makes a mount busy, so that a polite unmount closes it, and names the mount by the directory around it, which
-//! stays open: other users cannot exchange that name while something is mounted on it, and a link is not followed.
+//! A command unmounts the mount that it has opened, never what its path means by then. A mount that
+//! is detached is named by its descriptor. For the kernel an open descriptor makes a mount busy, so
+//! that a polite unmount closes it, and names the mount by the directory around it, which stays
+//! open: other users cannot exchange that name while something is mounted on it, and a link is not
+//! followed.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -26,8 +28,9 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 
 /// Longest time for a killed process to end. Only after this does a live mount count as busy.
 const DYING: Duration = Duration::from_millis(500);
-/// Longest wait for programs that have just closed their files, or are about to: a process that another thread of such a program forks
-/// holds copies of its descriptors until it runs its own program, and desktops look into files that were just written.
+/// Longest wait for programs that have just closed their files, or are about to: a process that
+/// another thread of such a program forks holds copies of its descriptors until it runs its own
+/// program, and desktops look into files that were just written.
 const CLOSING: Duration = Duration::from_secs(1);
 /// Interval between checks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -43,10 +46,11 @@ pub enum UnmountMode {
     Detach,
 }
 
-/// Unmounts `mount`, which was opened at `mountpoint`: directly where this process may, otherwise through `fusermount3`. May block for
-/// [`CLOSING`]. The daemon is not asked.
+/// Unmounts `mount`, which was opened at `mountpoint`: directly where this process may, otherwise
+/// through `fusermount3`. May block for [`CLOSING`]. The daemon is not asked.
 ///
-/// Errors: [`ErrorKind::Contended`] if another mount in the same directory was unmounted instead: its user exchanged the names.
+/// Errors: [`ErrorKind::Contended`] if another mount in the same directory was unmounted instead:
+/// its user exchanged the names.
 pub fn unmount(mountpoint: &Mountpoint, mount: OpenMount, mode: UnmountMode) -> Result<()> {
     if mode == UnmountMode::Detach {
         return unmount_now(mountpoint, mount, mode);
@@ -67,7 +71,8 @@ pub fn unmount(mountpoint: &Mountpoint, mount: OpenMount, mode: UnmountMode) -> 
     }
 }
 
-/// Returns the mount in the directory of `wanted` that was unmounted instead, by the mount table before and after.
+/// Returns the mount in the directory of `wanted` that was unmounted instead, by the mount table
+/// before and after.
 fn taken_instead<'a>(wanted: &Mount, before: &'a [Mount], after: &[Mount]) -> Option<&'a Mount> {
     let is_there = |mount: &Mount| after.iter().any(|other| (other.id, &other.device) == (mount.id, &mount.device));
     // A new mount can have the number of one that is gone: then no other one is missing.
@@ -127,7 +132,8 @@ fn politely(end: &ChildEnd, name: &CStr, path: &CStr, expected: Identity) -> Res
     let begin = Instant::now();
     loop {
         match expected.check(end.given, name) {
-            // Old kernels do not tell it to those who may not enter the mount. The name has kept its mount in any case.
+            // Old kernels do not tell it to those who may not enter the mount. The name has kept
+            // its mount in any case.
             Ok(()) | Err(Errno::ACCESS) => {}
             Err(errno) => return Err(errno),
         }
@@ -200,9 +206,10 @@ fn run_helper(mountpoint: &Mountpoint, mount: &Mount, mode: UnmountMode) -> Resu
     Err(Error::new(kind, words))
 }
 
-/// Unmounts an icechunkfs mount at `mountpoint` whose daemon has died. Waits for the end of a daemon that is just being killed: for some
-/// milliseconds it still answers, or the kernel still aborts its requests. Leaves anything else as it is, a mount of another user as well.
-/// Returns true if there was one.
+/// Unmounts an icechunkfs mount at `mountpoint` whose daemon has died. Waits for the end of a
+/// daemon that is just being killed: for some milliseconds it still answers, or the kernel still
+/// aborts its requests. Leaves anything else as it is, a mount of another user as well. Returns
+/// true if there was one.
 ///
 /// Errors: [`ErrorKind::Timeout`] if the mount does not answer but has a daemon.
 pub fn remove_dead(mountpoint: &Mountpoint) -> Result<bool> {

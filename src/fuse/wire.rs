@@ -1,5 +1,5 @@
-//! Numbers of the kernel's protocol (`include/uapi/linux/fuse.h`, 7.42), and replies in its form, for requests that do not come through
-//! fuser. All numbers are in the byte order of the machine.
+//! Numbers of the kernel's protocol (`include/uapi/linux/fuse.h`, 7.42), and replies in its form,
+//! for requests that do not come through fuser. All numbers are in the byte order of the machine.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -89,7 +89,9 @@ impl Encoder {
 
     /// Appends `fuse_attr`.
     fn attributes(self, of: &FileAttr) -> Self {
-        let (atime, mtime, ctime) = (parts(of.atime), parts(of.mtime), parts(of.ctime));
+        let atime = parts(of.atime);
+        let mtime = parts(of.mtime);
+        let ctime = parts(of.ctime);
         self.u64(of.ino.0)
             .u64(of.size)
             .u64(of.blocks)
@@ -115,7 +117,8 @@ impl Encoder {
 
     /// Appends `fuse_entry_out`.
     pub(super) fn entry_out(self, valid: &Duration, of: &FileAttr) -> Self {
-        let (seconds, nanos) = (valid.as_secs(), valid.subsec_nanos());
+        let seconds = valid.as_secs();
+        let nanos = valid.subsec_nanos();
         self.u64(of.ino.0).u64(generation_of(of.ino.0)).u64(seconds).u64(seconds).u32(nanos).u32(nanos).attributes(of)
     }
 
@@ -129,8 +132,8 @@ impl Encoder {
     }
 }
 
-/// Appends an entry of a listing, `fuse_dirent`, after `before`, to `payload` from `used` on. Returns the bytes that are then used; none if there is no
-/// room within `room` bytes.
+/// Appends an entry of a listing, `fuse_dirent`, after `before`, to `payload` from `used` on.
+/// Returns the bytes that are then used; none if there is no room within `room` bytes.
 pub(super) fn append_entry(
     payload: &mut [u8],
     (used, room): (usize, usize),
@@ -161,7 +164,8 @@ pub(super) fn parts(time: SystemTime) -> (i64, u32) {
         Ok(since) => (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()),
         Err(before) => {
             let before = before.duration();
-            let (seconds, nanos) = (i64::try_from(before.as_secs()).unwrap_or(i64::MAX), before.subsec_nanos());
+            let seconds = i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
+            let nanos = before.subsec_nanos();
             if nanos == 0 { (-seconds, 0) } else { (-seconds - 1, 1_000_000_000 - nanos) }
         }
     }
@@ -228,7 +232,8 @@ mod tests {
 
     #[test]
     fn listings_end_where_their_room_does() {
-        let (mut payload, name) = ([0xff; 100], OsStr::new("123456789"));
+        let mut payload = [0xff; 100];
+        let name = OsStr::new("123456789");
         let before = Encoder::default();
         let add = |payload: &mut [u8], used, room| {
             append_entry(payload, (used, room), &before, (1, 2, FileType::Directory), name)

@@ -7,7 +7,8 @@
 //! | `user.icechunk.node_id` | id of the array or group |
 //! | `user.icechunk.chunk` | `native OBJECT OFFSET LENGTH`, `virtual URL OFFSET LENGTH`, `inline LENGTH`, or `uncommitted` |
 //!
-//! A list of a file's names has those that it has a value of, so that `getfattr -d` and `tar --xattrs` show and keep them.
+//! A list of a file's names has those that it has a value of, so that `getfattr -d` and
+//! `tar --xattrs` show and keep them.
 
 use icechunkfs_base::error::Result;
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
@@ -51,7 +52,8 @@ impl Xattr {
     }
 }
 
-/// Returns the value of `xattr` for file `inode` of `tree`, which is mounted as `reference`; none if the file has none.
+/// Returns the value of `xattr` for file `inode` of `tree`, which is mounted as `reference`; none
+/// if the file has none.
 pub(super) async fn value(xattr: Xattr, tree: &Tree, inode: u64, reference: &str) -> Result<Option<String>> {
     Ok(match xattr {
         Xattr::Snapshot => Some(tree.snapshot().id().to_string()),

@@ -1,4 +1,5 @@
-//! The library: what other programs may rely on. Everything else of this crate can change in any release.
+//! The library: what other programs may rely on. Everything else of this crate can change in any
+//! release.
 //!
 //! [`open`] and [`mounts`] are shared with the command line.
 
@@ -25,8 +26,9 @@ use icechunkfs_store::storage::settings::Settings;
 
 /// An open repository.
 ///
-/// Functions block the calling thread; the requests run on threads that belong to the repository. Call them from a thread that
-/// may block: within an asynchronous task they panic, as every nested runtime does.
+/// Functions block the calling thread; the requests run on threads that belong to the repository.
+/// Call them from a thread that may block: within an asynchronous task they panic, as every nested
+/// runtime does.
 #[derive(Clone, Debug)]
 pub struct Repository(Arc<Inner>);
 
@@ -74,10 +76,11 @@ impl Snapshot {
 }
 
 impl Repository {
-    /// Opens the repository at `location`: a path or a URL (`s3://`, `gs://`, `az://`, `https://` and others).
+    /// Opens the repository at `location`: a path or a URL (`s3://`, `gs://`, `az://`, `https://`
+    /// and others).
     ///
-    /// Refs and history are those of this moment: open the repository again to see later commits. Virtual chunks, whose bytes are
-    /// outside the repository, cannot be read through it.
+    /// Refs and history are those of this moment: open the repository again to see later commits.
+    /// Virtual chunks, whose bytes are outside the repository, cannot be read through it.
     ///
     /// # Errors
     ///
@@ -96,8 +99,8 @@ impl Repository {
 
     /// Returns the snapshot that `revision` names and its ancestors, newest first.
     ///
-    /// A revision is the name of a branch or tag, the id of a snapshot, one of these as `branch/NAME`, `tag/NAME` or
-    /// `snapshot/ID`, or `REVISION~N` for the commit N before it.
+    /// A revision is the name of a branch or tag, the id of a snapshot, one of these as
+    /// `branch/NAME`, `tag/NAME` or `snapshot/ID`, or `REVISION~N` for the commit N before it.
     pub fn log(&self, revision: &str) -> Result<Vec<Snapshot>> {
         self.history(revision, usize::MAX)
     }
@@ -108,13 +111,15 @@ impl Repository {
         newest.ok_or_else(|| Error::corrupt(format!("`{revision}` has no history")))
     }
 
-    /// Opens the files of the snapshot that `revision` names, as for [`Repository::log`], for reading.
+    /// Opens the files of the snapshot that `revision` names, as for [`Repository::log`], for
+    /// reading.
     pub fn session(&self, revision: &str) -> Result<Session> {
         Session::open(Arc::clone(&self.0), revision)
     }
 
     fn history(&self, revision: &str, limit: usize) -> Result<Vec<Snapshot>> {
-        let (mut snapshots, mut meter) = (Vec::new(), Meter::new("the history, with its messages and metadata,"));
+        let mut snapshots = Vec::new();
+        let mut meter = Meter::new("the history, with its messages and metadata,");
         let repository = &self.0.repository;
         self.0.handle.block_on(async {
             let tip = repository.resolve_revision(revision).await?.id;

@@ -19,8 +19,9 @@ use icechunkfs_working::operations::{self, CommitOptions};
 
 /// A mount to be made: of branch `main`, unless another snapshot is chosen.
 ///
-/// A branch is mounted for writing if the repository can be written to. What is written stays in a scratch directory of this
-/// user until it is committed, also after the end of the program: the next mount of the branch shows it again.
+/// A branch is mounted for writing if the repository can be written to. What is written stays in a
+/// scratch directory of this user until it is committed, also after the end of the program: the
+/// next mount of the branch shows it again.
 #[derive(Clone, Debug)]
 pub struct Mount {
     inner: Arc<Inner>,
@@ -29,8 +30,8 @@ pub struct Mount {
 
 /// A mount that is served by this process, until it is dropped or unmounted.
 ///
-/// The drop unmounts too. While another program has a file open in it, the mount then leaves the tree of directories at once, and
-/// ends when that file is closed.
+/// The drop unmounts too. While another program has a file open in it, the mount then leaves the
+/// tree of directories at once, and ends when that file is closed.
 #[derive(Debug)]
 pub struct Mounted {
     inner: Arc<Inner>,
@@ -82,7 +83,8 @@ impl Mount {
         self
     }
 
-    /// Mounts at `mountpoint`, an empty directory, and serves the mount on threads of this process. Returns when it answers.
+    /// Mounts at `mountpoint`, an empty directory, and serves the mount on threads of this process.
+    /// Returns when it answers.
     pub fn at(self, mountpoint: impl AsRef<Path>) -> Result<Mounted> {
         let Mount { inner, options } = self;
         if preopened::descriptor(mountpoint.as_ref()).is_some() {
@@ -114,9 +116,9 @@ impl Mounted {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::ReadOnly`] if the mount is not writable, [`ErrorKind::Busy`] if files are open for writing,
-    /// [`ErrorKind::InvalidInput`] if a file cannot be committed, [`ErrorKind::Stale`] if a concurrent commit conflicts. Nothing is
-    /// committed then, and nothing lost.
+    /// [`ErrorKind::ReadOnly`] if the mount is not writable, [`ErrorKind::Busy`] if files are open
+    /// for writing, [`ErrorKind::InvalidInput`] if a file cannot be committed, [`ErrorKind::Stale`]
+    /// if a concurrent commit conflicts. Nothing is committed then, and nothing lost.
     pub fn commit(&self, message: &str) -> Result<Option<ObjectId>> {
         let options = CommitOptions { message: message.to_owned(), ..CommitOptions::default() };
         Ok(self.inner.handle.block_on(self.session()?.commit(options))?.snapshot)

@@ -48,7 +48,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Form in which the snapshot is shown. Views other than the native one are read-only.
     pub view: ViewOptions,
-    /// Node that is the root of the mount, a path without a slash at its ends; empty for the whole tree.
+    /// Node that is the root of the mount, a path without a slash at its ends; empty for the whole
+    /// tree.
     pub root: String,
     /// Name of the tree's root in the mount; none if it is the mount's root.
     pub subdir: Option<String>,
@@ -88,8 +89,8 @@ pub struct MountOptions {
     pub listed: Map<String, Value>,
 }
 
-/// Prepares the mount of `repository` at `mountpoint` (absolute, prepared). Returns the content of the mount, options of the
-/// kernel, and a note for the user.
+/// Prepares the mount of `repository` at `mountpoint` (absolute, prepared). Returns the content of
+/// the mount, options of the kernel, and a note for the user.
 pub async fn prepare(
     repository: &Repository,
     mountpoint: &Path,
@@ -160,12 +161,13 @@ fn name_of<'a>(repository: &'a Repository, root: &'a str) -> &'a str {
     if root.is_empty() { repository.storage().location() } else { root }
 }
 
-/// Returns the number of directory `path` of a working tree; none if there is no such directory, or no group or array in it: one with a document,
-/// or with nodes of the snapshot below.
+/// Returns the number of directory `path` of a working tree; none if there is no such directory, or
+/// no group or array in it: one with a document, or with nodes of the snapshot below.
 async fn shown_root(session: &Session, path: &str) -> Option<u64> {
     let mut number = Ino::ROOT;
     for part in path.split('/').filter(|part| !part.is_empty()) {
-        // The lookup counts as one of the kernel's, and is never taken back: the root of a mount is never forgotten.
+        // The lookup counts as one of the kernel's, and is never taken back: the root of a mount is
+        // never forgotten.
         let found = session.working().lookup(number, &Name::new(part.as_bytes())).await.ok().flatten()?;
         if found.kind != libc::S_IFDIR {
             return None;
@@ -231,7 +233,8 @@ fn facts_of(repository: &Repository, mountpoint: &Path, options: &MountOptions) 
     }
 }
 
-/// Checks that the mount `served` answers: a failure is better reported now than met by the first program.
+/// Checks that the mount `served` answers: a failure is better reported now than met by the first
+/// program.
 pub fn check_answers(served: &ServedMount) -> Result<()> {
     served.require_answers().inspect_err(|_| {
         // No program can use it: do not leave it behind.
@@ -239,10 +242,11 @@ pub fn check_answers(served: &ServedMount) -> Result<()> {
     })
 }
 
-/// Waits until `mounted` is unmounted, and flushes what is not committed. If `ephemeral`, the scratch directory is removed unless
-/// something is left in it.
+/// Waits until `mounted` is unmounted, and flushes what is not committed. If `ephemeral`, the
+/// scratch directory is removed unless something is left in it.
 pub fn wait(mounted: Mounted, runtime: &Handle, ephemeral: bool) -> Result<()> {
-    let (branch, reader) = (mounted.branch.clone(), Arc::clone(&mounted.reader));
+    let branch = mounted.branch.clone();
+    let reader = Arc::clone(&mounted.reader);
     let served = mounted.wait();
     info!("unmounted");
     if let Some(session) = branch {
@@ -369,14 +373,16 @@ fn scratch(repository: &Repository, branch: &str, options: &MountOptions) -> Res
     default_path(&scratch_location(repository), branch)
 }
 
-/// Returns the name of `repository` in paths of scratch directories: its real location, whatever path the user gave.
+/// Returns the name of `repository` in paths of scratch directories: its real location, whatever
+/// path the user gave.
 pub fn scratch_location(repository: &Repository) -> String {
     let storage = repository.storage();
     let local = storage.local_path().map(|path| path.to_string_lossy().into_owned());
     local.unwrap_or_else(|| storage.location().to_owned())
 }
 
-/// Ends a mount: logs uncommitted changes, and removes an ephemeral scratch directory if there are none.
+/// Ends a mount: logs uncommitted changes, and removes an ephemeral scratch directory if there are
+/// none.
 async fn end_writable(session: Arc<Session>, ephemeral: bool) {
     session.end_uploads();
     // Nothing is written to the directory after this.

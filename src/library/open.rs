@@ -22,11 +22,13 @@ const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
 /// Threads that block on local disks.
 const WAITING_THREADS: usize = 32;
 
-/// Maximum bytes of chunks on their way to a store, and the divisor of the user's memory limit for them.
+/// Maximum bytes of chunks on their way to a store, and the divisor of the user's memory limit for
+/// them.
 const MOST_UPLOADS: u64 = 32 << 20;
 const UPLOADS_SHARE: u64 = 8;
 
-/// Memory of a commit, in snapshots: its base, the tip, the one that it writes, and the rest that it reads.
+/// Memory of a commit, in snapshots: its base, the tip, the one that it writes, and the rest that
+/// it reads.
 const SNAPSHOTS: u64 = 4;
 
 /// Creates the threads on which all asynchronous code runs.
@@ -41,7 +43,8 @@ pub fn runtime() -> Result<Runtime> {
         .map_err(|e| Error::io("starting threads", e))
 }
 
-/// Longest wait at the end of a command for threads that block, such as those that write to a cache.
+/// Longest wait at the end of a command for threads that block, such as those that write to a
+/// cache.
 const ENDING: Duration = Duration::from_secs(2);
 
 /// Creates the threads of a command, and runs `work` on them.
@@ -49,7 +52,8 @@ pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     run_on(|runtime| runtime.block_on(work))
 }
 
-/// Creates the threads of a command for `work`. Its end does not wait for a file system that never answers.
+/// Creates the threads of a command for `work`. Its end does not wait for a file system that never
+/// answers.
 pub fn run_on<T>(work: impl FnOnce(&Runtime) -> Result<T>) -> Result<T> {
     let runtime = runtime()?;
     let done = work(&runtime);
@@ -70,7 +74,8 @@ pub struct MemoryLimits {
 }
 
 impl MemoryLimits {
-    /// Returns the maximum bytes of a snapshot. Checks the user's memory limit before anything is read within it.
+    /// Returns the maximum bytes of a snapshot. Checks the user's memory limit before anything is
+    /// read within it.
     pub fn max_snapshot_size(&self) -> Result<u64> {
         let limit = memory::explicit_bound();
         if let Some(total) = limit {
@@ -100,7 +105,8 @@ pub async fn tree(repository: &Repository, spec: &RefSpec, limits: MemoryLimits)
     tree_after(repository, spec, limits, &mut Numbering::default(), "").await
 }
 
-/// Opens the tree like [`tree`], with inode numbers of `numbering`, and with node `root` as its root (empty for the whole tree).
+/// Opens the tree like [`tree`], with inode numbers of `numbering`, and with node `root` as its
+/// root (empty for the whole tree).
 pub async fn tree_after(
     repository: &Repository,
     spec: &RefSpec,

@@ -76,14 +76,16 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] if there is no such file, [`ErrorKind::IsADirectory`] if it is a directory.
+    /// [`ErrorKind::NotFound`] if there is no such file, [`ErrorKind::IsADirectory`] if it is a
+    /// directory.
     pub fn read_range(&self, path: &str, range: Range<u64>) -> Result<Vec<u8>> {
         self.inner.handle.block_on(async {
             let file = self.tree.resolve(path).await?;
             if file.kind == Kind::Directory {
                 return Err(Error::new(ErrorKind::IsADirectory, format!("`{path}` is a directory")));
             }
-            let (mut offset, end) = (range.start, range.end.min(file.size));
+            let mut offset = range.start;
+            let end = range.end.min(file.size);
             let mut bytes = Vec::new();
             while offset < end {
                 let step = STEP.min(end - offset);

@@ -1,5 +1,6 @@
-//! The page `docs/cluster.md`: its programs run as they are, and print what it says. A stand-in for SLURM (`cluster/sbatch`) runs tasks in
-//! namespaces of their own; what is said about Kubernetes is checked against its schemas.
+//! The page `docs/cluster.md`: its programs run as they are, and print what it says. A stand-in for
+//! SLURM (`cluster/sbatch`) runs tasks in namespaces of their own; what is said about Kubernetes is
+//! checked against its schemas.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,7 +23,8 @@ fn desk() -> Option<(tempfile::TempDir, Desk)> {
     {
         return None;
     }
-    let (python, work) = (python()?, tempfile::tempdir().unwrap());
+    let python = python()?;
+    let work = tempfile::tempdir().unwrap();
     let demo = work.path().join("ocean");
     run(Command::new(&python).arg(project("docs/recipes/demo.py")).arg(&demo)).success();
     let desk = Desk::new(&demo, &[project("tests/commands/cluster"), venv])

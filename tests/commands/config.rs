@@ -1,5 +1,5 @@
-//! The stored configuration: the reference reads our settings, we show its settings, and values that it could not open
-//! are never written.
+//! The stored configuration: the reference reads our settings, we show its settings, and values
+//! that it could not open are never written.
 use std::path::Path;
 
 use crate::common::lab::{create, reopen};
@@ -35,7 +35,8 @@ async fn reference_config(place: &Path) -> Option<Value> {
     found.map(|(config, _)| serde_json::to_value(config).unwrap())
 }
 
-/// A repository holds equal commits of many nodes. The better they are compressed, the smaller their files are.
+/// A repository holds equal commits of many nodes. The better they are compressed, the smaller
+/// their files are.
 #[test]
 fn commits_obey_the_compression_level() {
     for version in BOTH {

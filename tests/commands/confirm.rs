@@ -1,4 +1,5 @@
-//! Questions before destructive commands, on a real terminal, and the mounts of a branch that they name.
+//! Questions before destructive commands, on a real terminal, and the mounts of a branch that they
+//! name.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,7 +12,8 @@ use crate::common::{self, icechunkfs, is_root, place, run_on};
 
 /// Opens a terminal: the user's side, and the side of programs.
 fn terminal() -> (File, OwnedFd) {
-    let (mut person, mut programs) = (0, 0);
+    let mut person = 0;
+    let mut programs = 0;
     use std::ptr::null_mut;
     // SAFETY: both descriptors are written by the call, and the other pointers may be null.
     let made = unsafe { libc::openpty(&mut person, &mut programs, null_mut(), null_mut(), null_mut()) };
@@ -20,7 +22,8 @@ fn terminal() -> (File, OwnedFd) {
     unsafe { (File::from_raw_fd(person), OwnedFd::from_raw_fd(programs)) }
 }
 
-/// Runs a command on a terminal on which `answer` is typed when it asks. Returns its exit status and its output.
+/// Runs a command on a terminal on which `answer` is typed when it asks. Returns its exit status
+/// and its output.
 fn on_terminal(words: &[&str], answer: &str) -> (Option<i32>, String) {
     common::watchdog();
     let (mut person, programs) = terminal();
@@ -30,7 +33,8 @@ fn on_terminal(words: &[&str], answer: &str) -> (Option<i32>, String) {
     let mut child = command.spawn().unwrap();
     // The command has the only other end now: reading ends when the command ends.
     drop(command);
-    let (mut seen, mut has_answered) = (Vec::new(), false);
+    let mut seen = Vec::new();
+    let mut has_answered = false;
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = person.read(&mut buffer) {
         seen.extend_from_slice(&buffer[..count]);

@@ -1,5 +1,5 @@
-//! Differences between two snapshots: compared with all keys of both, and with the reference's view of the logs
-//! between.
+//! Differences between two snapshots: compared with all keys of both, and with the reference's view
+//! of the logs between.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -68,7 +68,8 @@ fn has(node: &Value, what: &str) -> bool {
     node["what"].as_array().unwrap().iter().any(|word| word == what)
 }
 
-/// Checks that the output of `diff`, applied to `from`, gives `to`, and that it contains no other change.
+/// Checks that the output of `diff`, applied to `from`, gives `to`, and that it contains no other
+/// change.
 fn check(what: &str, diff: &Value, from: &BTreeMap<String, Shown>, to: &BTreeMap<String, Shown>) {
     let mut after = from.clone();
     let nodes = diff["nodes"].as_array().unwrap();
@@ -134,13 +135,14 @@ fn diff(repo: &Path, words: &[&str]) -> Value {
     run_on(repo, &[&["diff"], words, &["--json"]].concat()).json()
 }
 
-/// Checks that our output for the logs matches the reference's. Of two nodes with one path, the reference has the
-/// chunks of only one.
+/// Checks that our output for the logs matches the reference's. Of two nodes with one path, the
+/// reference has the chunks of only one.
 fn check_logs(what: &str, ours: &Value, theirs: &Value) {
     let chunks = |value: &Value| -> BTreeMap<String, BTreeSet<Vec<u32>>> {
         serde_json::from_value(value["updated_chunks"].clone()).unwrap()
     };
-    let (our_chunks, their_chunks) = (chunks(ours), chunks(theirs));
+    let our_chunks = chunks(ours);
+    let their_chunks = chunks(theirs);
     assert!(our_chunks.keys().eq(their_chunks.keys()), "{what}");
     let is_another = |path: &String| {
         let is_in = |name: &str| theirs[name].as_array().unwrap().iter().any(|known| known == path);
@@ -196,13 +198,17 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
             commits.push((branch.clone(), id));
         }
     }
-    let (repository, reference) = (lab.repository().await, reopen(directory.path()).await);
+    let repository = lab.repository().await;
+    let reference = reopen(directory.path()).await;
     for _ in 0..6 {
         let [from, to] = [(), ()].map(|()| random.pick(&commits).1);
         let what = format!("{spec:?}, seed {seed}, {from} to {to}");
-        let (old, new) = (snapshot(&repository, from).await, snapshot(&repository, to).await);
-        let (from_keys, to_keys) = (shown(&reference, &old).await, shown(&reference, &new).await);
-        let (from_word, to_word) = (from.to_string(), to.to_string());
+        let old = snapshot(&repository, from).await;
+        let new = snapshot(&repository, to).await;
+        let from_keys = shown(&reference, &old).await;
+        let to_keys = shown(&reference, &new).await;
+        let from_word = from.to_string();
+        let to_word = to.to_string();
         let found = diff(directory.path(), &[&from_word, &to_word, "--chunks", "--content"]);
         check(&what, &found, &from_keys, &to_keys);
         // By place alone the output has the same nodes, and may have more chunks.
@@ -234,8 +240,8 @@ fn diff_of_random_histories_matches_their_keys() {
     }
 }
 
-/// Compares every commit with the one before, and the first with the last, in repositories of all releases, expired
-/// ones too.
+/// Compares every commit with the one before, and the first with the last, in repositories of all
+/// releases, expired ones too.
 #[tokio::test]
 async fn diff_of_fixtures_matches_the_reference() {
     let Some(set) = FixtureSet::shared().filter(|_| place::needs_directory()) else { return };
@@ -250,13 +256,16 @@ async fn diff_of_fixtures_matches_the_reference() {
             pairs.extend(history.last().map(|first| (*first, tip)));
             for (from, to) in pairs.into_iter().rev().take(3) {
                 let what = format!("{}: {from} to {to}", fixture.name);
-                let (from_word, to_word) = (from.to_string(), to.to_string());
+                let from_word = from.to_string();
+                let to_word = to.to_string();
                 if let Some(theirs) = reference_logs(&reference, from, to).await {
                     check_logs(&what, &diff(&fixture.repository, &[&from_word, &to_word, "--logs"]), &theirs);
                 }
-                // Virtual chunks are not read here, and for one order of nodes the reference finds only some.
+                // Virtual chunks are not read here, and for one order of nodes the reference finds
+                // only some.
                 if !["virtual", "test-repo", "order"].iter().any(|part| fixture.name.contains(part)) {
-                    let (old, new) = (snapshot(&ours, from).await, snapshot(&ours, to).await);
+                    let old = snapshot(&ours, from).await;
+                    let new = snapshot(&ours, to).await;
                     let found = diff(&fixture.repository, &[&from_word, &to_word, "--chunks", "--content"]);
                     check(&what, &found, &shown(&reference, &old).await, &shown(&reference, &new).await);
                 }
@@ -347,10 +356,12 @@ async fn diff_prints_each_change() {
     assert!(icechunkfs(["diff", repo, "mian", "main"]).failure().contains("did you mean `main`"));
 }
 
-/// A chunk that became one of the repository's own has the same bytes, if the virtual one may be read.
+/// A chunk that became one of the repository's own has the same bytes, if the virtual one may be
+/// read.
 #[tokio::test]
 async fn diff_compares_virtual_chunks_where_allowed() {
-    let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
     let file = elsewhere.path().canonicalize().unwrap().join("data.bin");
     std::fs::write(&file, b"..same bytes..").unwrap();
     create(directory.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
@@ -381,7 +392,8 @@ async fn diff_compares_virtual_chunks_where_allowed() {
     assert_eq!(changed(&["--content", "--allow-virtual", prefix]), 0);
 }
 
-/// Selects by the path before and by the path after; a group that was moved stands for what it had and what it has.
+/// Selects by the path before and by the path after; a group that was moved stands for what it had
+/// and what it has.
 #[test]
 fn a_path_of_either_snapshot_selects_its_nodes() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -404,7 +416,8 @@ fn a_path_of_either_snapshot_selects_its_nodes() {
             reference.rename("a", "c/b");
         }
         let b = if version == SpecVersionBin::V2 { "c/b" } else { "a" };
-        let (x, new) = (format!("{b}/x/c/0"), format!("{b}/new/zarr.json"));
+        let x = format!("{b}/x/c/0");
+        let new = format!("{b}/new/zarr.json");
         reference.commit(&[(&x, b"1"), (&new, document.as_bytes()), ("ab/x/c/1", b"1"), ("c/x/c/1", b"1")], "more");
         let first = if version == SpecVersionBin::V2 { "main~2" } else { "main~1" };
         run_on(&place, &["branch", "create", "old", "--at", first]).success();

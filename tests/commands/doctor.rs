@@ -1,5 +1,5 @@
-//! `doctor` finds problems that are really there: namespaces hide and replace files of the machine, and a front before a real server
-//! changes its answers.
+//! `doctor` finds problems that are really there: namespaces hide and replace files of the machine,
+//! and a front before a real server changes its answers.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -21,7 +21,8 @@ use crate::common::{FixtureSet, Mount, Output, icechunkfs, is_root, moto, run, r
 const NOBODY: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=$home";
 const ROOT: &str = "env";
 
-/// Returns severity, text and remedy of a check, and asserts that the exit status fits all severities.
+/// Returns severity, text and remedy of a check, and asserts that the exit status fits all
+/// severities.
 #[track_caller]
 fn finding(output: &Output, check: &str) -> (String, String) {
     let examination: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", output.all()));
@@ -39,7 +40,8 @@ fn finding(output: &Output, check: &str) -> (String, String) {
     (text("severity"), format!("{}. {}", text("text"), text("remedy")))
 }
 
-/// Runs `doctor` with `words` as `user` in a mount namespace, after `injection`. The scripts have the variable `place`, a directory.
+/// Runs `doctor` with `words` as `user` in a mount namespace, after `injection`. The scripts have
+/// the variable `place`, a directory.
 fn injected(commons: &Commons, injection: &str, user: &str, words: &str) -> Output {
     let program = commons.program();
     let script = format!("{injection}\nexec {user} {} doctor --json {words}", program.display());
@@ -284,9 +286,12 @@ fn denied_and_expired_credentials_are_found() {
     let line = crate::common::faulty::Line::to(server.port);
     let is_list = |first: &str| first.contains("list-type=2");
     let says = |code, error, about_list: bool| {
-        line.decide(move |_, first| match is_list(first) == about_list {
-            true => crate::common::faulty::Fault::Says(code, error),
-            false => crate::common::faulty::Fault::Pass,
+        line.decide(move |_, first| {
+            if is_list(first) == about_list {
+                crate::common::faulty::Fault::Says(code, error)
+            } else {
+                crate::common::faulty::Fault::Pass
+            }
         });
     };
     says("403 Forbidden", "AccessDenied", true);
@@ -316,7 +321,8 @@ fn conditional_writes_are_checked_with_an_object_that_is_removed() {
     let Some(server) = moto::s3() else { return };
     let repo = moto::made(server.port, "write");
     let keys = || moto::request(server.port, "GET", &format!("/{}?list-type=2", moto::BUCKET), b"");
-    let (before, requested) = (keys(), |front: &Front| front.requests.lock().unwrap().clone());
+    let before = keys();
+    let requested = |front: &Front| front.requests.lock().unwrap().clone();
     let front = Front::new(server.port, unchanged(), unchanged());
     let output = examine(front.listener.port(), &repo, &[]);
     let found = finding(&output, "write");
@@ -343,9 +349,12 @@ fn conditional_writes_are_checked_with_an_object_that_is_removed() {
     let found = finding(&examine(front.listener.port(), &repo, &["--write", "--unsafe-single-writer"]), "write");
     assert_eq!(found.0, "fail", "{found:?}");
     let line = crate::common::faulty::Line::to(server.port);
-    line.decide(|_, first| match first.starts_with("PUT") {
-        true => crate::common::faulty::Fault::Says("403 Forbidden", "AccessDenied"),
-        false => crate::common::faulty::Fault::Pass,
+    line.decide(|_, first| {
+        if first.starts_with("PUT") {
+            crate::common::faulty::Fault::Says("403 Forbidden", "AccessDenied")
+        } else {
+            crate::common::faulty::Fault::Pass
+        }
     });
     let output = examine(line.port, &repo, &["--write"]);
     let found = finding(&output, "write");

@@ -21,7 +21,8 @@ impl Setup {
             return None;
         }
         let commons = Commons::new();
-        let (program, mountpoint) = (commons.program(), commons.directory("mnt", NOBODY, 0o755));
+        let program = commons.program();
+        let mountpoint = commons.directory("mnt", NOBODY, 0o755);
         copy_tree(&FixtureSet::own().get("own-v2-basic").repository, &commons.path("repo"));
         run(Command::new("chown").args(["-R", "65534:65534"]).arg(commons.path("repo"))).success();
         commons.directory("scratch", NOBODY, 0o700);
@@ -136,7 +137,8 @@ fn root_mounts_without_fusermount3_and_users_learn_what_is_missing() {
     assert!(setup.is_mounted());
 }
 
-/// A user other than `nobody`, whose number is also that of all users whom a namespace does not know.
+/// A user other than `nobody`, whose number is also that of all users whom a namespace does not
+/// know.
 const SOMEBODY: u32 = 4242;
 
 /// Returns a shell that is root in a user namespace of an ordinary user.
@@ -191,7 +193,8 @@ fn a_mount_of_a_user_namespace_is_not_taken_for_passthrough() {
     if !has_user_namespaces(&setup) {
         return;
     }
-    // The capability of a namespace does not suffice for passthrough: reading works all the same, or the mount is refused.
+    // The capability of a namespace does not suffice for passthrough: reading works all the same,
+    // or the mount is refused.
     let script = "if $program mount $repo $mnt --read-only --io passthrough 2>$scratch/said
         then find $mnt -type f -print0 | xargs -0 cat >/dev/null && echo works; else cat $scratch/said; fi";
     let text = setup.script(fake_root(), script).text();

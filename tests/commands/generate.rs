@@ -1,4 +1,5 @@
-//! `icechunkfs generate` writes what packages contain: manual pages and completions of everything that the command line has.
+//! `icechunkfs generate` writes what packages contain: manual pages and completions of everything
+//! that the command line has.
 
 use std::path::Path;
 use std::process::Command;

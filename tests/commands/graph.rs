@@ -77,7 +77,8 @@ async fn the_graph_connects_commits_to_their_parents() {
 fn text_of(picture: &str) -> String {
     let mut reader = quick_xml::Reader::from_str(picture);
     reader.config_mut().check_end_names = true;
-    let (mut text, mut depth) = (String::new(), 0);
+    let mut text = String::new();
+    let mut depth = 0;
     loop {
         match reader.read_event().unwrap() {
             quick_xml::events::Event::Start(_) => depth += 1,

@@ -1,5 +1,5 @@
-//! Pulls from a repository whose descriptions of commits are made up: whatever it says of commits that the user has, these keep their parents, and the
-//! branch keeps its commits.
+//! Pulls from a repository whose descriptions of commits are made up: whatever it says of commits
+//! that the user has, these keep their parents, and the branch keeps its commits.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,8 @@ pub(super) fn edit(place: &Path, change: impl FnOnce(&mut RepoState)) {
     std::fs::write(&file, state.encode().unwrap()).unwrap();
 }
 
-/// The user's repository, with a commit on `main` and one on `dev`, and a copy of it in which a stranger has added one to `dev`.
+/// The user's repository, with a commit on `main` and one on `dev`, and a copy of it in which a
+/// stranger has added one to `dev`.
 struct Family {
     mine: Setup,
     theirs: PathBuf,
@@ -47,7 +48,8 @@ fn family() -> Family {
     Family { mine, theirs, main, dev, begin, added, _directory: directory }
 }
 
-/// Commits to `main` and `dev`, and copies the repository for a stranger, who adds a commit to `branch`. Returns the place and that commit.
+/// Commits to `main` and `dev`, and copies the repository for a stranger, who adds a commit to
+/// `branch`. Returns the place and that commit.
 pub(super) fn copy_of_a_stranger(mine: &Setup, branch: &str) -> (PathBuf, ObjectId, tempfile::TempDir) {
     mine.commit("main", &[("a/c/2", b"main")]);
     mine.commit("dev", &[("a/c/3", b"dev")]);
@@ -124,7 +126,8 @@ fn a_pull_copies_no_metadata_that_cannot_be_read() {
     run_on(&family.theirs, &["clone", copy.to_str().unwrap()]).failure();
 }
 
-/// A commit of a stranger claims to have merged `dev`. A merge of it must not vouch for that: the next merge of `dev` would bring nothing, and delete it.
+/// A commit of a stranger claims to have merged `dev`. A merge of it must not vouch for that: the
+/// next merge of `dev` would bring nothing, and delete it.
 #[test]
 fn a_merge_does_not_vouch_for_what_a_stranger_claims() {
     for name in ["icechunkfs.merge", "icechunkfs.replaces"] {
@@ -152,7 +155,8 @@ fn a_merge_does_not_vouch_for_what_a_stranger_claims() {
     }
 }
 
-/// A branch is deleted after a merge only if its changes are there; what a record says of them is no proof.
+/// A branch is deleted after a merge only if its changes are there; what a record says of them is
+/// no proof.
 #[test]
 fn a_branch_whose_changes_are_not_there_is_not_deleted() {
     let repo = setup(SpecVersionBin::V2);
@@ -172,7 +176,8 @@ fn a_branch_whose_changes_are_not_there_is_not_deleted() {
     assert!(!run_on(&repo.place, &["branch", "list"]).text().contains("dev"));
 }
 
-/// The user's repository lacks files of a commit that the stranger has, too. Whatever the stranger has under these names, a pull does not bring it.
+/// The user's repository lacks files of a commit that the stranger has, too. Whatever the stranger
+/// has under these names, a pull does not bring it.
 #[test]
 fn a_pull_brings_files_only_of_commits_that_are_new() {
     if !place::needs_directory() {
@@ -255,7 +260,8 @@ fn a_pull_brings_no_commit_of_the_future() {
     }
 }
 
-/// The time after which the next commit is dated is that of the snapshot, and what was compared is that of the description.
+/// The time after which the next commit is dated is that of the snapshot, and what was compared is
+/// that of the description.
 #[test]
 fn a_snapshot_is_not_of_later_than_its_description() {
     let family = family();

@@ -1,4 +1,5 @@
-//! Pulls from a hostile repository of version 1, where each commit names its parent in a file of its own.
+//! Pulls from a hostile repository of version 1, where each commit names its parent in a file of
+//! its own.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,8 @@ use crate::common::changing::Changing;
 use crate::common::writing::Reference;
 use crate::common::{block_on, copy_tree, place, run_on};
 
-/// The user's repository, with a commit on `main` and one on `dev`, and a copy of it in which a stranger has added one to `main`.
+/// The user's repository, with a commit on `main` and one on `dev`, and a copy of it in which a
+/// stranger has added one to `main`.
 struct Family {
     mine: Setup,
     theirs: PathBuf,
@@ -134,7 +136,8 @@ fn a_branch_goes_forward_only_by_the_files_that_are_here() {
     assert_eq!(tip(&family.mine.place, "main"), dev);
 }
 
-/// A stranger exchanges the repository for one of version 2 in the middle of a pull, which begins again because an object is missing.
+/// A stranger exchanges the repository for one of version 2 in the middle of a pull, which begins
+/// again because an object is missing.
 #[test]
 fn a_pull_that_begins_again_takes_no_other_version() {
     let Some(family) = family() else { return };
@@ -170,7 +173,8 @@ fn a_pull_takes_no_snapshot_of_another_version() {
     assert!(!family.mine.place.join(format!("snapshots/{other}")).exists());
 }
 
-/// No ref leads to the user's commit at the moment, and the stranger's file of it has another parent.
+/// No ref leads to the user's commit at the moment, and the stranger's file of it has another
+/// parent.
 #[test]
 fn a_pull_replaces_no_snapshot_that_no_ref_leads_to() {
     let Some(family) = family() else { return };

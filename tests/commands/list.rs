@@ -103,7 +103,8 @@ fn uncommitted_changes_are_counted() {
 #[test]
 fn a_stopped_daemon_does_not_stop_the_list() {
     let fixture = FixtureSet::own().get("own-v2-basic");
-    let (stopped, other) = (Mount::new(&fixture.repository, &[]), Mount::new(&fixture.repository, &["--tag", "v1.0"]));
+    let stopped = Mount::new(&fixture.repository, &[]);
+    let other = Mount::new(&fixture.repository, &["--tag", "v1.0"]);
     let daemon = stopped.daemon();
     signal(daemon, "-STOP");
     let begin = Instant::now();
@@ -159,7 +160,8 @@ fn a_mountpoint_that_is_no_text_is_listed() {
     if !needed(is_root(), "root, for a mount namespace") {
         return;
     }
-    let (fixture, directory) = (FixtureSet::own().get("own-v2-basic"), tempfile::tempdir().unwrap());
+    let fixture = FixtureSet::own().get("own-v2-basic");
+    let directory = tempfile::tempdir().unwrap();
     // In a namespace of its own: programs that take the mount table for text run at the same time.
     let script = r#"d=$(printf "$place/not \377 text"); mkdir "$d"; trap 'umount -l "$d"' EXIT
         $program mount $repo "$d" --read-only --log-file $place/log; $program list; $program list --json"#;
@@ -179,7 +181,8 @@ fn mounts_of_other_users_are_listed_and_not_asked() {
     let commons = Commons::new();
     let program = commons.program();
     copy_tree(&FixtureSet::own().get("own-v2-basic").repository, &commons.path("repo"));
-    let (of_root, of_nobody) = (commons.directory("root", 0, 0o755), commons.directory("nobody", NOBODY, 0o755));
+    let of_root = commons.directory("root", 0, 0o755);
+    let of_nobody = commons.directory("nobody", NOBODY, 0o755);
     let scratch = commons.directory("scratch", NOBODY, 0o700);
     let _unmount = Unmounted(vec![of_root.clone(), of_nobody.clone()]);
     run(Command::new(&program)
@@ -249,7 +252,8 @@ fn a_mount_that_only_claims_to_be_of_icechunkfs_misleads_nobody() {
 #[test]
 fn commands_without_a_mountpoint_use_the_mount_of_the_current_directory() {
     let fixture = FixtureSet::own().get("own-v2-basic");
-    let (directory, copy) = (tempfile::tempdir().unwrap(), "repo");
+    let directory = tempfile::tempdir().unwrap();
+    let copy = "repo";
     copy_tree(&fixture.repository, &directory.path().join(copy));
     let mount = Mount::new(&directory.path().join(copy), &[]);
     let inside = mount.path().join("a");

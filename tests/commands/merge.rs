@@ -1,5 +1,5 @@
-//! `icechunkfs merge`: each promise of its help, as the reference implementation sees the result. Random merges are in
-//! `tests/oracles/branches.rs`.
+//! `icechunkfs merge`: each promise of its help, as the reference implementation sees the result.
+//! Random merges are in `tests/oracles/branches.rs`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,8 @@ use crate::common::{
     Files, Mount, Output, all_together, block_on, entries, icechunkfs, lab, place, run_on, run_with_fault,
 };
 
-/// Versions of the repositories. In a store they are made by this program, which makes the newer one.
+/// Versions of the repositories. In a store they are made by this program, which makes the newer
+/// one.
 pub(super) fn versions() -> impl Iterator<Item = SpecVersionBin> {
     [SpecVersionBin::V1, SpecVersionBin::V2]
         .into_iter()
@@ -165,7 +166,8 @@ fn sides_whose_common_commits_have_expired_are_not_merged() {
     }
 }
 
-/// Both branches merge a third one by themselves: the fork and the third one are both common ancestors, and neither has all that both have.
+/// Both branches merge a third one by themselves: the fork and the third one are both common
+/// ancestors, and neither has all that both have.
 #[test]
 fn what_one_side_undid_stays_so_with_several_common_ancestors() {
     for version in versions() {
@@ -202,7 +204,8 @@ fn what_one_side_undid_stays_so_with_several_common_ancestors() {
     }
 }
 
-/// Two merges that cross: each side has the other one's first commit, and both first commits changed a chunk.
+/// Two merges that cross: each side has the other one's first commit, and both first commits
+/// changed a chunk.
 #[test]
 fn chunks_that_common_ancestors_dispute_are_taken_from_nobody() {
     for version in versions() {
@@ -223,7 +226,8 @@ fn chunks_that_common_ancestors_dispute_are_taken_from_nobody() {
             );
         }
         assert_eq!(repo.keys("main"), before);
-        // Once both have the same bytes there is nothing to decide. A restored chunk is the same stored bytes.
+        // Once both have the same bytes there is nothing to decide. A restored chunk is the same
+        // stored bytes.
         run_on(&repo.place, &["restore", "a/c/0", "--from", "main", "--branch", "dev"]).success();
         repo.merge(&["dev"]).success();
         let keys = repo.keys("main");
@@ -259,7 +263,8 @@ fn what_was_merged_into_both_and_is_gone_is_asked_for() {
         Reference::open(&repo.place).create_branch("more");
         repo.commit("more", &[("a/c/6", b"more")]);
         repo.merge(&["more"]).success();
-        // The user may say so. With this ancestor both have made the same array, so that it stays where it is.
+        // The user may say so. With this ancestor both have made the same array, so that it stays
+        // where it is.
         let said = repo.merge(&["main", "--into", "release", "--ancestor", &fork, "--json"]).json();
         assert_eq!(said["base"], json!(fork));
         assert_eq!(chunk(&repo.keys("release"), "a/c/6"), Some(&b"more"[..]));
@@ -307,7 +312,8 @@ fn chunks_that_were_only_repacked_conflict_with_nothing() {
     }
 }
 
-/// Version 1 stores every move as a deletion and a new node, version 2 one into a directory without `zarr.json`.
+/// Version 1 stores every move as a deletion and a new node, version 2 one into a directory without
+/// `zarr.json`.
 #[test]
 fn a_node_that_one_side_deleted_and_the_other_moved_is_a_conflict() {
     for version in versions() {
@@ -359,12 +365,14 @@ fn a_node_that_both_sides_moved_needs_no_other_ancestor() {
                 std::fs::rename(mount.root().join("a"), to).unwrap();
                 run_on(mount.root(), &["commit", "-m", "Move"]).success();
             }
-            let (same, other) = (repo.keys("same"), repo.keys("other"));
+            let same = repo.keys("same");
+            let other = repo.keys("other");
             // One side has moved it, and deleted a chunk or written one.
             let is_new = version == SpecVersionBin::V1 || !folder.is_empty();
             for (branch, delete) in [("less", true), ("more", false)].into_iter().filter(|_| is_new) {
                 run_on(&repo.place, &["branch", "create", branch, "--at", "same"]).success();
-                let (mut keys, chunk) = (same.clone(), format!("{folder}b/c/1"));
+                let mut keys = same.clone();
+                let chunk = format!("{folder}b/c/1");
                 if delete {
                     keys.remove(&chunk);
                 } else {
@@ -528,7 +536,8 @@ fn commits_are_kept_with_their_messages_and_metadata() {
             std::fs::write(mount.root().join(format!("a/c/{n}")), who).unwrap();
             let root = mount.root();
             let words = ["commit", root.to_str().unwrap(), "-m", who, "--metadata"];
-            let (author, nested) = (format!("author={who}"), "nested={\"n\":[1,2]}");
+            let author = format!("author={who}");
+            let nested = "nested={\"n\":[1,2]}";
             icechunkfs([&words[..], &[&author, "--metadata", nested]].concat()).success();
         }
         // This one changes nothing that main has not.
@@ -593,7 +602,8 @@ fn kept_commits_appear_together_or_not_at_all() {
         let made = if step == "commit.publish.done" { 2 } else { 0 };
         assert_eq!(repo.history("main").len(), before.len() + made, "{step}");
         repo.merge(&["dev", "--keep-commits"]).success();
-        let (keys, history) = (repo.keys("main"), repo.history("main"));
+        let keys = repo.keys("main");
+        let history = repo.history("main");
         assert_eq!((history.len(), keys.contains_key("a/c/2"), keys.contains_key("a/c/3")), (5, true, true), "{step}");
         run_on(&repo.place, &["verify"]).success();
     }
@@ -669,7 +679,8 @@ fn branches_of_eight_writers_are_merged_at_once() {
         let names: Vec<String> = (0..8).map(|n| format!("job-{n}")).collect();
         for (n, name) in names.iter().enumerate() {
             run_on(&repo.place, &["branch", "create", name]).success();
-            let (own, shared) = (format!("job{n}/zarr.json"), format!("a/c/{n}"));
+            let own = format!("job{n}/zarr.json");
+            let shared = format!("a/c/{n}");
             let document = array(&[1], &[1]);
             repo.commit(
                 name,

@@ -10,7 +10,8 @@ use crate::common::writing::{Writable, array};
 use crate::common::{entries, icechunkfs, place, program, run_on, signal, wait_until};
 
 impl Setup {
-    /// Begins to merge `source` into `main`, runs `meanwhile` when the merge is planned and waits to publish, and returns what it prints.
+    /// Begins to merge `source` into `main`, runs `meanwhile` when the merge is planned and waits
+    /// to publish, and returns what it prints.
     fn merge_around(&self, source: &str, meanwhile: impl FnOnce()) -> String {
         // The merge waits for another writer, whose ticket this is.
         let queue = self.place.join("queue");
@@ -49,7 +50,8 @@ fn a_merge_brings_back_nothing_that_one_at_the_same_time_has_corrected() {
         let repo = setup(version);
         repo.commit("dev", &[("a/c/0", b"wrong")]);
         branch(&repo.place, "feature", "dev");
-        // For the branch that gets both commits the chunk is as it was, so that the log of the merge does not have it.
+        // For the branch that gets both commits the chunk is as it was, so that the log of the
+        // merge does not have it.
         repo.commit("feature", &[("a/c/0", b"0"), ("a/c/6", b"feature")]);
         let printed = repo.merge_around("dev", || drop(run_on(&repo.place, &["merge", "feature"]).success()));
         assert!(printed.contains("has all changes"), "{version}: {printed}");

@@ -1,5 +1,5 @@
-//! Merges within a day of a collection of garbage that may still be at work, as nothing tells when one of the reference has ended: they give
-//! what they would give without it.
+//! Merges within a day of a collection of garbage that may still be at work, as nothing tells when
+//! one of the reference has ended: they give what they would give without it.
 
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::times::system_clock;
@@ -22,7 +22,8 @@ fn collect(repo: &Setup) {
     assert!(removed.chunks_deleted > 0, "{removed:?}");
 }
 
-/// Makes chunk `a/c/1` of `main` other bytes and then, by a mount's restore, the same as before: the commit stores them a second time.
+/// Makes chunk `a/c/1` of `main` other bytes and then, by a mount's restore, the same as before:
+/// the commit stores them a second time.
 fn store_again(repo: &Setup, branch: &str) {
     let before = repo.keys(branch);
     repo.commit(branch, &[("a/c/1", b"other")]);
@@ -104,9 +105,10 @@ fn a_chunk_that_was_stored_again_is_no_change() {
             store_again(&repo, "main");
             let before = repo.keys("dev");
             let mut wanted = before.clone();
-            match deletes {
-                true => wanted.retain(|key, _| !key.starts_with("a/")),
-                false => drop(wanted.insert("a/c/1".to_owned(), vec![2; LARGE])),
+            if deletes {
+                wanted.retain(|key, _| !key.starts_with("a/"))
+            } else {
+                drop(wanted.insert("a/c/1".to_owned(), vec![2; LARGE]))
             }
             Reference::open(&repo.place).on("dev").change(&before, &wanted);
             run_on(&repo.place, &["branch", "create", "back", "--at", "dev"]).success();
@@ -137,7 +139,8 @@ fn a_chunk_that_both_sides_changed_to_the_same_bytes_is_no_conflict() {
     assert!(repo.merge(&["dev"]).failure().contains("ChunkDoubleUpdate"));
 }
 
-/// Merges that cross, after which both sides restore the same chunk: as without a collection, there is nothing to decide.
+/// Merges that cross, after which both sides restore the same chunk: as without a collection, there
+/// is nothing to decide.
 #[test]
 fn disputed_chunks_that_were_stored_again_are_the_same() {
     if !place::needs_directory() {

@@ -1,4 +1,5 @@
-//! Merges after something of the history is gone: merged branches, expired commits, squashed merges.
+//! Merges after something of the history is gone: merged branches, expired commits, squashed
+//! merges.
 
 use std::collections::BTreeMap;
 
@@ -96,7 +97,8 @@ fn a_merge_whose_source_is_gone_without_a_record_of_its_commits_is_asked_for() {
     }
 }
 
-/// Both sides have merged a third branch, which is still there: that is no reason to take it for all that they have in common.
+/// Both sides have merged a third branch, which is still there: that is no reason to take it for
+/// all that they have in common.
 #[test]
 fn a_third_branch_does_not_hide_that_common_commits_have_expired() {
     if !place::is_local() {

@@ -1,4 +1,5 @@
-//! Snapshots on no branch or tag, of which a garbage collection has removed some objects: nothing may refer to these again.
+//! Snapshots on no branch or tag, of which a garbage collection has removed some objects: nothing
+//! may refer to these again.
 
 use std::fs::{self, FileTimes};
 use std::path::PathBuf;
@@ -19,7 +20,8 @@ struct Setup {
     _directory: tempfile::TempDir,
 }
 
-/// A repository whose branch was reset away from a young snapshot with an old and a young chunk, and where garbage was collected since.
+/// A repository whose branch was reset away from a young snapshot with an old and a young chunk,
+/// and where garbage was collected since.
 fn setup(version: SpecVersionBin) -> Setup {
     let (directory, place, reference) = empty(version);
     let document = array(&[4], &[1]);
@@ -99,7 +101,8 @@ fn a_commit_of_a_copied_chunk_that_is_missing_is_refused() {
     // With passthrough, the file of the missing object cannot be opened.
     let mount = Writable::of(&repo.place, &["--io", "cached"]);
     let lost = mount.control("at/snapshot").join(&repo.lost).join("g/a/c");
-    let (gone, there) = (mount.root().join("g/a/c/2"), mount.root().join("g/a/c/3"));
+    let gone = mount.root().join("g/a/c/2");
+    let there = mount.root().join("g/a/c/3");
     fs::create_dir_all(gone.parent().unwrap()).unwrap();
     fs::copy(lost.join("0"), &gone).unwrap();
     fs::copy(lost.join("1"), &there).unwrap();

@@ -1,4 +1,5 @@
-//! Status, metadata and feature flags of a repository: the reference sees what we set, obeys it, and we what it sets.
+//! Status, metadata and feature flags of a repository: the reference sees what we set, obeys it,
+//! and we what it sets.
 
 use std::path::Path;
 
@@ -84,7 +85,8 @@ async fn a_read_only_repository_takes_no_changes_from_anyone() {
     assert!(ours["set_at"].as_str().unwrap().starts_with("2026-01-02T03:04:05"), "{ours}");
 }
 
-/// The reference takes an offline repository for online. A state that only newer programs know is none in which to write.
+/// The reference takes an offline repository for online. A state that only newer programs know is
+/// none in which to write.
 #[tokio::test]
 async fn a_repository_that_is_not_online_is_read_only() {
     for (availability, name) in [(2, "offline"), (9, "unknown")] {

@@ -1,5 +1,5 @@
-//! Branches, tags and settings, changed over a storage of which each operation fails in turn: the reported outcome is
-//! the real one.
+//! Branches, tags and settings, changed over a storage of which each operation fails in turn: the
+//! reported outcome is the real one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,7 +42,8 @@ async fn act(action: &str, repository: &Repository, tip: ObjectId) -> Result<()>
 /// Reads all state that an action can change.
 async fn state(place: &Path) -> String {
     let repository = Repository::open(storage::open_directory(place).unwrap()).await.unwrap();
-    let (refs, config) = (repository.refs().await.unwrap(), repository.config().await.unwrap());
+    let refs = repository.refs().await.unwrap();
+    let config = repository.config().await.unwrap();
     format!("{refs:?} {:?} {config:?}", repository.deleted_tags().await.unwrap())
 }
 
@@ -109,8 +110,9 @@ async fn ref_commands_report_their_outcome_under_storage_faults() {
     assert!(uncertain > 0, "no outcome was unknown after a storage failure");
 }
 
-/// The store carries out a conditional write whose answer is lost, and refuses the repetition. A proxy before it answers no HEAD, so that
-/// the metadata of the object does not tell whose write it was.
+/// The store carries out a conditional write whose answer is lost, and refuses the repetition. A
+/// proxy before it answers no HEAD, so that the metadata of the object does not tell whose write it
+/// was.
 #[test]
 fn a_write_whose_answer_was_lost_is_recognized_without_metadata() {
     let Some(server) = moto::s3() else { return };

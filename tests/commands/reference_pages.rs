@@ -1,5 +1,6 @@
-//! `docs/reference/mount.md` and `docs/reference/commands.md` are generated from the definition of the command line, and every command
-//! in the README and the reference pages is one that the program takes.
+//! `docs/reference/mount.md` and `docs/reference/commands.md` are generated from the definition of
+//! the command line, and every command in the README and the reference pages is one that the
+//! program takes.
 //!
 //! `ICECHUNKFS_WRITE_REFERENCE=1 cargo test --test commands reference_pages` writes the pages.
 
@@ -57,7 +58,8 @@ fn row(arg: &Arg) -> String {
     format!("| {} | {meaning} |\n", usage(arg))
 }
 
-/// Returns the tables of a command's arguments, one for each heading, without the headings in `elsewhere`, which are named.
+/// Returns the tables of a command's arguments, one for each heading, without the headings in
+/// `elsewhere`, which are named.
 fn tables(command: &Command, elsewhere: &[&str]) -> String {
     let shown = |arg: &&Arg| !arg.is_hide_set() && !COMMON.contains(&arg.get_id().as_str());
     let mut arguments: Vec<&Arg> = command.get_arguments().filter(shown).collect();
@@ -158,7 +160,9 @@ fn generated_pages_match_the_command_line() {
 
 /// Splits a line as a shell does, up to a comment: spaces, single and double quotes, backslashes.
 fn words(line: &str) -> Vec<String> {
-    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut words = Vec::new();
+    let mut word = None::<String>;
+    let mut quote = None;
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
         match (quote, c) {

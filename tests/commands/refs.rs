@@ -1,5 +1,5 @@
-//! Branches, tags and the operations log: the reference sees our changes, we see its changes, and concurrent changes
-//! lose nothing.
+//! Branches, tags and the operations log: the reference sees our changes, we see its changes, and
+//! concurrent changes lose nothing.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -47,9 +47,11 @@ async fn history(place: &Path, version: SpecVersionBin) -> Vec<ObjectId> {
 /// Returns all refs as the reference has them.
 async fn their_refs(place: &Path) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
     let repository = reopen(place).await;
-    let (mut branches, mut tags) = (BTreeMap::new(), BTreeMap::new());
+    let mut branches = BTreeMap::new();
+    let mut tags = BTreeMap::new();
     for name in repository.list_branches().await.unwrap() {
-        // The reference lists names as they are encoded in files, and finds them by their decoded form.
+        // The reference lists names as they are encoded in files, and finds them by their decoded
+        // form.
         let spelled = percent_encoding::percent_decode_str(&name).decode_utf8().unwrap().into_owned();
         let found = match repository.lookup_branch(&name).await {
             Ok(id) => (name, id),
@@ -94,7 +96,8 @@ async fn ref_changes_are_visible_to_the_reference_and_to_us() {
         assert_eq!(tags.keys().collect::<Vec<_>>(), ["..", "v 2", "v1"]);
         assert_eq!(branches["dev"], commits[2].to_string());
 
-        // The reference continues with them: a commit to our branch, a deletion, a reset, and no tag of a deleted name.
+        // The reference continues with them: a commit to our branch, a deletion, a reset, and no
+        // tag of a deleted name.
         let reference = reopen(place).await;
         let mut session = reference.writable_session("dev").await.unwrap();
         session.add_group("/theirs".try_into().unwrap(), bytes::Bytes::from_static(b"{}")).await.unwrap();
@@ -258,7 +261,8 @@ fn in_our_format(update: UpdateType) -> Value {
     }
 }
 
-/// Checks that the command and the reference list the same operations of a repository. Returns their number.
+/// Checks that the command and the reference list the same operations of a repository. Returns
+/// their number.
 pub(super) async fn same_operations(place: &Path) -> usize {
     let told = run_on(place, &["ops", "--json"]).json();
     let (log, ..) = reopen(place).await.ops_log().await.unwrap();
@@ -338,8 +342,8 @@ async fn every_fixture_lists_its_refs_and_operations() {
                 let expected = fixture.expected[plural].as_object().unwrap();
                 let expected: BTreeMap<&str, &str> =
                     expected.iter().map(|(name, id)| (name.as_str(), id.as_str().unwrap())).collect();
-                // The reference lists some names of version 1 as they are encoded in files, or leaves them out, and
-                // finds none of them by the listed name.
+                // The reference lists some names of version 1 as they are encoded in files, or
+                // leaves them out, and finds none of them by the listed name.
                 let mut more = listed.keys().filter(|name| !expected.contains_key(*name));
                 assert!(more.all(|name| PathPart::from(*name).as_ref() != *name), "{} {kind}", fixture.name);
                 assert!(expected.iter().all(|(name, id)| listed.get(name) == Some(id)), "{} {kind}", fixture.name);
@@ -347,7 +351,8 @@ async fn every_fixture_lists_its_refs_and_operations() {
                 assert_eq!(String::from_utf8(long).unwrap().lines().count(), listed.len(), "{}", fixture.name);
             }
             if fixture.repository.join("repo").exists() {
-                // The reference as it is built here does not support every store that a configuration may name.
+                // The reference as it is built here does not support every store that a
+                // configuration may name.
                 if !fixture.name.contains("virtual") {
                     same_operations(&fixture.repository).await;
                 }
@@ -364,7 +369,8 @@ async fn every_fixture_lists_its_refs_and_operations() {
 /// A change of a ref by a thread: from one state to another.
 type Transition = (RefKind, String, Option<ObjectId>, Option<ObjectId>);
 
-/// Lets six threads make, delete and reset refs of the same few names, while two commit to `main`, which is reset too.
+/// Lets six threads make, delete and reset refs of the same few names, while two commit to `main`,
+/// which is reset too.
 fn race(place: &Path, commits: &[ObjectId], resets_main: bool) -> (Vec<Transition>, Vec<ObjectId>) {
     const ROUNDS: usize = 12;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -466,7 +472,8 @@ fn concurrent_ref_changes_are_all_kept_in_version_2() {
     let before = block_on(operations(place)).len();
     let (mut changed, published) = race(place, &commits, true);
     assert!(changed.len() > 15 && !published.is_empty(), "{} {}", changed.len(), published.len());
-    // Each entry of the log has the repository of that time: from one to the next, exactly that operation was done.
+    // Each entry of the log has the repository of that time: from one to the next, exactly that
+    // operation was done.
     let entries = block_on(operations(place));
     let state = |entry: &DisplayedEntry| {
         let file = entry.backup_path.as_ref().map_or(place.join("repo"), |name| place.join("overwritten").join(name));
@@ -478,7 +485,9 @@ fn concurrent_ref_changes_are_all_kept_in_version_2() {
     };
     let mut committed = Vec::new();
     for pair in entries[..=entries.len() - before].windows(2) {
-        let (entry, old, mut new) = (&pair[0], state(&pair[1]), state(&pair[0]));
+        let entry = &pair[0];
+        let old = state(&pair[1]);
+        let mut new = state(&pair[0]);
         let what = entry.operation.as_ref().unwrap();
         let (kind, name) = match what {
             Operation::BranchCreated { name }
@@ -537,7 +546,8 @@ fn concurrent_ref_changes_are_all_kept_in_version_1() {
         assert!(published.iter().all(|id| history.contains(id)), "a commit is lost");
         let refs = repository.refs().await.unwrap();
         for name in changed.iter().map(|(kind, name, ..)| (*kind, name)).collect::<BTreeSet<_>>() {
-            // Each change was made to the result of the one before: each target was entered and left equally often.
+            // Each change was made to the result of the one before: each target was entered and
+            // left equally often.
             let mut balance: BTreeMap<Option<ObjectId>, i32> = BTreeMap::new();
             for (_, _, from, to) in changed.iter().filter(|(kind, other, ..)| (*kind, other) == name) {
                 *balance.entry(*from).or_default() -= 1;
@@ -614,7 +624,8 @@ async fn ref_commands_report_what_they_changed() {
     }
 }
 
-/// The same over Amazon's protocol, where nothing is locked and every change is a conditional request.
+/// The same over Amazon's protocol, where nothing is locked and every change is a conditional
+/// request.
 #[test]
 fn refs_and_settings_of_a_store_are_changed_by_conditional_writes() {
     let Some(server) = moto::s3() else { return };

@@ -1,4 +1,5 @@
-//! `icechunkfs restore`: each promise of its help, in a mount and on a branch. Random histories are in `tests/oracles/restore.rs`.
+//! `icechunkfs restore`: each promise of its help, in a mount and on a branch. Random histories are
+//! in `tests/oracles/restore.rs`.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -34,11 +35,13 @@ pub(super) fn empty(version: SpecVersionBin) -> (tempfile::TempDir, PathBuf, Ref
     (directory, place, reference)
 }
 
-/// A repository with three commits: `g/a` has chunks 0 and 1, then other bytes, and a new array `g/new`; then `g/a` is `g/b`.
+/// A repository with three commits: `g/a` has chunks 0 and 1, then other bytes, and a new array
+/// `g/new`; then `g/a` is `g/b`.
 fn setup(version: SpecVersionBin) -> Setup {
     let (directory, place, reference) = empty(version);
     let document = array(&[4], &[1]);
-    let (one, two) = (large(1), large(2));
+    let one = large(1);
+    let two = large(2);
     reference.commit(
         &[
             ("zarr.json", GROUP.as_bytes()),
@@ -76,9 +79,11 @@ impl Setup {
         fs::read_dir(self.place.join("chunks")).unwrap().count()
     }
 
-    /// Opens the objects of chunks for nobody, so that a read of them fails, until the returned guard is dropped.
+    /// Opens the objects of chunks for nobody, so that a read of them fails, until the returned
+    /// guard is dropped.
     fn without_chunks(&self) -> Hidden {
-        let (from, to) = (self.place.join("chunks"), self.place.with_file_name("chunks.hidden"));
+        let from = self.place.join("chunks");
+        let to = self.place.with_file_name("chunks.hidden");
         fs::rename(&from, &to).unwrap();
         fs::create_dir(&from).unwrap();
         Hidden { from, to }
@@ -110,7 +115,8 @@ fn versions() -> [SpecVersionBin; 2] {
 fn a_branch_gets_one_commit_that_stores_no_chunk() {
     for version in versions() {
         let repo = setup(version);
-        let (objects, ids) = (repo.objects(), repo.reference().node_ids());
+        let objects = repo.objects();
+        let ids = repo.reference().node_ids();
         let dry = repo.restore(&["g/a", "--from", "v1", "--dry-run", "--json"]).json();
         assert_eq!((&dry["snapshot"], &dry["chunks"]), (&json!(null), &json!(2)));
         assert_eq!(repo.reference().history().len(), repo.commits.len(), "only shown");
@@ -441,7 +447,8 @@ fn a_document_alone_is_refused_if_it_does_not_fit_the_chunks() {
         repo.restore(&["g/a", "--from", "main~1"]).success();
         assert!(!repo.keys().contains_key("g/a/c/8"));
 
-        // Another data type: a chunk that was written with it has no meaning in the old one, others have.
+        // Another data type: a chunk that was written with it has no meaning in the old one, others
+        // have.
         let typed = array(&[4], &[1]).replace("uint8", "int8");
         repo.reference().commit(&[("g/a/zarr.json", typed.as_bytes())], "typed");
         repo.restore(&words).success();

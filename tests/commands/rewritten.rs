@@ -71,7 +71,8 @@ fn what_was_deleted_stays_deleted_after_every_rewrite() {
     }
 }
 
-/// A merge that the reference implementation amended, so that its record is gone; `main` then took back what it had merged.
+/// A merge that the reference implementation amended, so that its record is gone; `main` then took
+/// back what it had merged.
 fn merged_amended_and_taken_back() -> Setup {
     let repo = setup(SpecVersionBin::V2);
     repo.commit("dev", &[("a/c/2", b"dev")]);
@@ -113,7 +114,8 @@ fn a_lost_record_is_noticed_where_it_would_change_the_result() {
     assert_eq!((chunk(&keys, "a/c/2"), chunk(&keys, "a/c/5")), (None, Some(&b"dev again"[..])));
 }
 
-/// `main` has merged an array of `dev`, and the reference implementation amended that merge, so that it never seems to have had the array.
+/// `main` has merged an array of `dev`, and the reference implementation amended that merge, so
+/// that it never seems to have had the array.
 fn merge_and_amend_away(repo: &Setup) {
     repo.commit("dev", &[("n/zarr.json", array(&[2], &[1]).as_bytes()), ("n/c/0", b"n")]);
     repo.commit("main", &[("a/c/3", b"main")]);
@@ -129,7 +131,8 @@ fn merge_and_amend_away(repo: &Setup) {
     repo.commit("dev", &[("a/c/5", b"dev again")]);
 }
 
-/// Copies have the log of operations of their own: what that of the source tells of amended commits comes with the commits.
+/// Copies have the log of operations of their own: what that of the source tells of amended commits
+/// comes with the commits.
 #[test]
 fn a_copy_knows_what_the_reference_amended() {
     for how in ["clone", "push", "clone of a clone", "amended there"] {
@@ -192,7 +195,8 @@ fn a_lost_record_is_noticed_where_a_resolution_would_bring_back_what_was_changed
     }
 }
 
-/// The amended commit is on no branch, and collected: its record in a merge still leads to what it stood for.
+/// The amended commit is on no branch, and collected: its record in a merge still leads to what it
+/// stood for.
 #[test]
 fn a_merge_of_an_amended_commit_that_was_collected_is_merged_further() {
     let repo = setup(SpecVersionBin::V2);
@@ -233,7 +237,8 @@ fn a_record_in_another_commit_says_nothing() {
     }
 }
 
-/// A branch of a stranger says that it had merged `main`: what it never had is not what it has deleted.
+/// A branch of a stranger says that it had merged `main`: what it never had is not what it has
+/// deleted.
 #[test]
 fn a_forged_record_is_not_believed() {
     for name in ["icechunkfs.merge", "icechunkfs.replaces"] {

@@ -1,4 +1,5 @@
-//! Objects of two repositories that have one id and other bytes: ids are random numbers, and a stranger chooses those of a fork.
+//! Objects of two repositories that have one id and other bytes: ids are random numbers, and a
+//! stranger chooses those of a fork.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,8 @@ const VERSIONS: [SpecVersionBin; 2] = [SpecVersionBin::V1, SpecVersionBin::V2];
 const CHANGES: [fn(&mut Vec<u8>); 3] =
     [|bytes| bytes.push(b'E'), |bytes| bytes.truncate(bytes.len() - 1), |bytes| bytes.fill(b'E')];
 
-/// A repository and a clone of it, after which the original has gone on by one commit of new chunks.
+/// A repository and a clone of it, after which the original has gone on by one commit of new
+/// chunks.
 struct Family {
     upstream: PathBuf,
     mine: PathBuf,
@@ -174,7 +176,8 @@ fn a_clone_does_not_take_what_lies_there_for_its_own() {
     }
 }
 
-/// A clone that goes on compares what it left by the checksum of the store, which is much shorter than the chunks.
+/// A clone that goes on compares what it left by the checksum of the store, which is much shorter
+/// than the chunks.
 #[test]
 fn a_store_tells_whether_large_chunks_are_the_same() {
     if !place::needs_directory() {

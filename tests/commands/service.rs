@@ -43,7 +43,8 @@ struct Foreground {
 
 impl Foreground {
     fn new(address: &str, watchdog: bool) -> Foreground {
-        let (fixture, mount) = (FixtureSet::own().get("own-v2-basic"), Mount::prepare());
+        let fixture = FixtureSet::own().get("own-v2-basic");
+        let mount = Mount::prepare();
         let mut command = Command::new(program());
         command.args(mount.arguments(fixture.repository.to_str().unwrap(), &["--foreground", "--read-only"]));
         command.env("NOTIFY_SOCKET", address).env_remove("WATCHDOG_PID").env_remove("WATCHDOG_USEC");
@@ -108,7 +109,8 @@ fn the_watchdog_gets_signs_of_life_only_from_a_daemon_that_answers() {
     assert_eq!(manager.next(), "WATCHDOG=1");
 }
 
-/// Threads that a tracer delays for minutes whenever they have received a request, until this is dropped.
+/// Threads that a tracer delays for minutes whenever they have received a request, until this is
+/// dropped.
 struct Delayed(Child);
 
 impl Delayed {
@@ -157,7 +159,8 @@ fn a_session_that_hangs_gives_no_sign_of_life_although_the_process_runs() {
     assert!(manager.next().contains("READY=1"));
     assert_eq!(manager.next(), "WATCHDOG=1");
     let delayed = Delayed::new(served.child.id(), "fuser-");
-    // Each thread still answers what it waits for: the sign after that is the first that must not come.
+    // Each thread still answers what it waits for: the sign after that is the first that must not
+    // come.
     manager.receive(INTERVAL);
     manager.drain();
     assert_eq!(manager.receive(INTERVAL), None);
@@ -170,7 +173,8 @@ fn a_daemon_in_the_background_leaves_the_manager_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notify");
     let manager = Manager(UnixDatagram::bind(&path).unwrap());
-    let (fixture, mount) = (FixtureSet::own().get("own-v2-basic"), Mount::prepare());
+    let fixture = FixtureSet::own().get("own-v2-basic");
+    let mount = Mount::prepare();
     let words = mount.arguments(fixture.repository.to_str().unwrap(), &["--read-only"]);
     run(Command::new(program()).args(words).env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "100000")).success();
     mount.end();
@@ -192,7 +196,8 @@ fn unit_templates_name_options_that_exist() {
     for file in ["packaging/systemd/icechunkfs@.service", "packaging/systemd/user/icechunkfs@.service"] {
         let unit = std::fs::read_to_string(project(file)).unwrap();
         let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/icechunkfs ")).unwrap();
-        let (fixture, mount) = (FixtureSet::own().get("own-v2-basic"), Mount::prepare());
+        let fixture = FixtureSet::own().get("own-v2-basic");
+        let mount = Mount::prepare();
         let words = start
             .replace("$OPTIONS", "--fake --branch main")
             .replace("${REPOSITORY}", fixture.repository.to_str().unwrap());

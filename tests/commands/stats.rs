@@ -1,4 +1,5 @@
-//! `icechunkfs stats` against the fixtures' records, the reference's counts, and the files on the disk.
+//! `icechunkfs stats` against the fixtures' records, the reference's counts, and the files on the
+//! disk.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +21,8 @@ fn by_reference(repo: &Path) -> ChunkStorageStats {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let repository = lab::reopen(repo).await;
-        let (one, much) = (NonZeroU16::new(4).unwrap(), NonZeroUsize::new(1 << 26).unwrap());
+        let one = NonZeroU16::new(4).unwrap();
+        let much = NonZeroUsize::new(1 << 26).unwrap();
         repo_chunks_storage(Arc::clone(repository.asset_manager()), one, much, much, one).await.unwrap()
     })
 }
@@ -83,7 +85,8 @@ fn check(fixture: &Fixture) {
     // The reference does not list all of them there.
     assert!(name.ends_with("v1-refnames") || refs.len() == branches.len() + tags.len(), "{name}");
     for one in refs {
-        let (kind, named) = (one["kind"].as_str().unwrap(), one["name"].as_str().unwrap());
+        let kind = one["kind"].as_str().unwrap();
+        let named = one["name"].as_str().unwrap();
         let history = &fixture.expected["refs"][format!("{kind}/{named}")]["history"];
         if let Some(history) = history.as_array() {
             assert_eq!(one["commits"].as_u64().unwrap() as usize, history.len(), "{name}: {kind} {named}");

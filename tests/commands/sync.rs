@@ -1,4 +1,5 @@
-//! `icechunkfs clone`, `push` and `pull`: the reference implementation and the files themselves tell whether a copy is one.
+//! `icechunkfs clone`, `push` and `pull`: the reference implementation and the files themselves
+//! tell whether a copy is one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -70,7 +71,8 @@ pub(super) fn assert_is_copy(what: &str, copy: &Path, original: &Path) {
     assert!(verified.status.success(), "{what}: {}", verified.all());
 }
 
-/// A repository of some commits: groups, arrays, chunks in manifests, packed and alone, branches and tags.
+/// A repository of some commits: groups, arrays, chunks in manifests, packed and alone, branches
+/// and tags.
 pub(super) fn repository(directory: &Path, version: SpecVersionBin) -> PathBuf {
     let place = directory.join("source");
     block_on(lab::create(&place, version, RepositoryConfig::default()));
@@ -107,7 +109,8 @@ fn a_clone_of_every_fixture_has_its_refs_history_and_bytes() {
             clone(&fixture.repository, &copy).success();
             assert_eq!(refs(&copy), refs(&fixture.repository), "{}", fixture.name);
             assert_eq!(history(&copy), history(&fixture.repository), "{}", fixture.name);
-            let (known, found) = (objects(&fixture.repository), objects(&copy));
+            let known = objects(&fixture.repository);
+            let found = objects(&copy);
             for (name, bytes) in &found {
                 assert!(known.get(name) == Some(bytes), "{}: {name}", fixture.name);
             }
@@ -115,7 +118,8 @@ fn a_clone_of_every_fixture_has_its_refs_history_and_bytes() {
             let findings = |place: &Path| {
                 let report = run_on(place, &["verify", "--json"]);
                 let found: Value = serde_json::from_slice(&report.stdout).unwrap();
-                // A clone leaves out what no ref reaches: all notes are about that, and some warnings.
+                // A clone leaves out what no ref reaches: all notes are about that, and some
+                // warnings.
                 let mut findings = found["findings"].as_array().unwrap().clone();
                 let is_copied = |finding: &Value| copy.join(finding["object"].as_str().unwrap()).exists();
                 findings.retain(|finding| finding["severity"] != "note" && is_copied(finding));
@@ -132,7 +136,8 @@ fn a_clone_of_every_fixture_has_its_refs_history_and_bytes() {
 fn a_damaged_ref_is_not_left_out_of_a_clone_or_a_push_of_all() {
     let directory = tempfile::tempdir().unwrap();
     let source = repository(directory.path(), SpecVersionBin::V1);
-    let (copy, other) = (directory.path().join("copy"), directory.path().join("other"));
+    let copy = directory.path().join("copy");
+    let other = directory.path().join("other");
     clone(&source, &other).success();
     add_chunks(&Reference::open(&source), 7);
     for damaged in ["refs/branch.dev/ref.json", "refs/tag.v1/ref.json"] {
@@ -182,7 +187,8 @@ fn pushes_and_pulls_bring_what_the_reference_committed() {
             [("dev", "forward"), ("main", "forward"), ("new", "created"), ("v1", "unchanged"), ("v2", "created")];
         assert_eq!(changes, expected.into());
         assert_eq!(said["commits"], 2);
-        // Two snapshots, two logs, two manifests, and the chunks of that round that are not in the manifest; nothing else again.
+        // Two snapshots, two logs, two manifests, and the chunks of that round that are not in the
+        // manifest; nothing else again.
         let copied = said["objects"].as_u64().unwrap();
         assert!((6..=6 + 14).contains(&copied), "{version:?}: {copied}");
         assert_is_copy("after the push", &copy, &source);
@@ -214,7 +220,8 @@ fn what_would_lose_commits_or_move_tags_is_refused() {
         Reference::open(&source).create_tag("both");
         Reference::open(&copy).create_tag("both");
         Reference::open(&source).on("dev").commit(&[("a/c/302", b"dev")], "dev");
-        let (keys, before) = (Reference::open(&copy).keys(), refs(&copy));
+        let keys = Reference::open(&copy).keys();
+        let before = refs(&copy);
         let pushed = push(&source, &copy, &["--dry-run"]);
         assert_eq!((pushed.status.code(), refs(&copy)), (Some(1), before.clone()));
         let pushed = push(&source, &copy, &[]);
@@ -293,7 +300,8 @@ fn a_push_after_an_expiration_keeps_the_history_of_the_destination() {
     assert_eq!(changed, expected);
 }
 
-/// Both migrations of one repository keep the ids of its commits, and only one of them keeps their files: they are not the same commits.
+/// Both migrations of one repository keep the ids of its commits, and only one of them keeps their
+/// files: they are not the same commits.
 #[test]
 fn a_push_between_two_migrations_of_one_repository_is_refused() {
     for is_from_new in [false, true] {
@@ -387,7 +395,8 @@ fn no_repository_is_made_in_a_folder_of_another() {
     }
 }
 
-/// A clone takes for its own only what a clone leaves: whatever else is there would be garbage of the new repository, or be replaced.
+/// A clone takes for its own only what a clone leaves: whatever else is there would be garbage of
+/// the new repository, or be replaced.
 #[test]
 fn a_clone_leaves_no_file_of_another_program_in_its_repository() {
     if !place::needs_directory() {
@@ -471,8 +480,10 @@ fn refs_that_change_there_during_a_push_are_refused_and_the_rest_moves() {
     icechunkfs(["tag", text(&source), "create", "late"]).success();
     let pushed = block_on(async {
         let open = async |place: &Path| Repository::open(storage::open_directory(place).unwrap()).await.unwrap();
-        // In version 2, a repository is what it was when it was opened: the changes come after the push has read the refs.
-        let (from, to) = (open(&source).await, open(&copy).await);
+        // In version 2, a repository is what it was when it was opened: the changes come after the
+        // push has read the refs.
+        let from = open(&source).await;
+        let to = open(&copy).await;
         let there = copy.clone();
         let changed = tokio::task::spawn_blocking(move || {
             Reference::open(&there).on("aaa").commit(&[("a/c/301", b"there")], "there");
@@ -496,7 +507,8 @@ fn refs_that_change_there_during_a_push_are_refused_and_the_rest_moves() {
         (changes["ccc"], changes["main"], changes["late"]),
         (&Change::Forward, &Change::Forward, &Change::Created)
     );
-    let (here, now) = (refs(&source), refs(&copy));
+    let here = refs(&source);
+    let now = refs(&copy);
     for (kind, name) in [("branches", "ccc"), ("branches", "main"), ("tags", "late")] {
         assert_eq!(now[kind][name], here[kind][name], "{name}");
     }
@@ -528,7 +540,8 @@ fn killed_after(words: &[&str], time: Duration) -> bool {
     ended.is_none()
 }
 
-/// Copies that are killed at any moment: refs are as before or as after, and the next attempt completes it.
+/// Copies that are killed at any moment: refs are as before or as after, and the next attempt
+/// completes it.
 #[test]
 fn copies_that_are_killed_continue() {
     if !place::needs_directory() {
@@ -556,7 +569,8 @@ fn copies_that_are_killed_continue() {
         assert_is_copy("a clone that was continued", &copy, &source);
         for round in 7..12 {
             add_chunks(&Reference::open(&source), round);
-            let (before, after) = (refs(&copy), refs(&source));
+            let before = refs(&copy);
+            let after = refs(&source);
             let time = Duration::from_micros(random.next() % 80_000);
             interrupted += usize::from(killed_after(&["push", text(&source), text(&copy)], time));
             let now = refs(&copy);
@@ -572,7 +586,8 @@ fn copies_that_are_killed_continue() {
     assert!(interrupted > kills / 4, "{interrupted} of {kills}");
 }
 
-/// The kernel reports a failed write once: the next flush succeeds, and the lost bytes seem to be there.
+/// The kernel reports a failed write once: the next flush succeeds, and the lost bytes seem to be
+/// there.
 #[test]
 fn a_copy_whose_flush_fails_leaves_none_of_the_chunks_that_it_stored() {
     if !place::needs_directory() {
@@ -640,7 +655,8 @@ fn objects_that_are_not_whole_are_not_used() {
     assert!(!directory.path().join("c1/repo").exists() && !directory.path().join("c2/repo").exists());
 }
 
-/// In version 1, an expiration writes snapshots again, with another parent and about the same length.
+/// In version 1, an expiration writes snapshots again, with another parent and about the same
+/// length.
 #[test]
 fn a_killed_clone_continues_after_an_expiration_of_its_source() {
     if !place::needs_directory() {
@@ -654,7 +670,8 @@ fn a_killed_clone_continues_after_an_expiration_of_its_source() {
     run_on(&source, &["expire", "--older-than", log[2]["written_at"].as_str().unwrap(), "--yes"]).success();
     run_on(&source, &["gc", "--older-than", "0s", "--yes"]).success();
     let is_kept = |name: &String| name.starts_with("snapshots/") && source.join(name).exists();
-    let (before, now) = (objects(&copy), objects(&source));
+    let before = objects(&copy);
+    let now = objects(&source);
     assert!(before.iter().any(|(name, bytes)| is_kept(name) && now[name] != *bytes));
     clone(&source, &copy).success();
     // Files of other commits that the killed clone left are garbage.
@@ -700,12 +717,14 @@ fn a_clone_of_a_changing_source_is_one_state_of_it() {
     }
 }
 
-/// A first commit of version 1 has no log, and a log may be lost: neither means that a source which changes all the time is collected.
+/// A first commit of version 1 has no log, and a log may be lost: neither means that a source which
+/// changes all the time is collected.
 #[test]
 fn a_source_without_a_log_is_cloned_beside_changes() {
     for name in ["own-v1-basic", "own-v2-basic"] {
         let directory = tempfile::tempdir().unwrap();
-        let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+        let source = directory.path().join("source");
+        let copy = directory.path().join("copy");
         copy_tree(&project("tests/fixtures/repos").join(name), &source);
         if name == "own-v2-basic" {
             let tip = run_on(&source, &["log", "-n", "1", "--json"]).json()[0]["id"].as_str().unwrap().to_owned();
@@ -739,7 +758,8 @@ fn a_source_without_a_log_is_cloned_beside_changes() {
     }
 }
 
-/// Two machines push different work to one branch at once: one of them is refused, or follows the other.
+/// Two machines push different work to one branch at once: one of them is refused, or follows the
+/// other.
 #[test]
 fn of_two_pushes_at_once_none_loses_commits() {
     if !place::needs_directory() {
@@ -768,7 +788,8 @@ fn of_two_pushes_at_once_none_loses_commits() {
     }
 }
 
-/// Two programs copy the same objects at once, and one of them may be killed: the other one's work is whole.
+/// Two programs copy the same objects at once, and one of them may be killed: the other one's work
+/// is whole.
 #[test]
 fn two_copies_of_the_same_objects_do_not_harm_each_other() {
     if !place::needs_directory() {
@@ -816,7 +837,8 @@ fn stores_are_sources_and_destinations() {
         moto::icechunkfs(server.port, &["clone", &url, text(&back)]).success();
         assert_is_copy("there and back", &back, &source);
         assert_same("by the reference", &Reference::open(&back).keys(), &Reference::open(&source).keys());
-        // From store to store, over a line that fails and loses answers; keys of the second one are given for it.
+        // From store to store, over a line that fails and loses answers; keys of the second one are
+        // given for it.
         let line = Line::to(server.port);
         line.decide(five_of_a_hundred(7));
         let second = moto::repository(&format!("second-{version:?}"));
@@ -851,13 +873,15 @@ fn a_web_server_is_a_source_that_is_never_listed() {
     assert!(why.contains("a web server only gives"), "{why}");
 }
 
-/// Histories go to the store of this run, or to a directory, and come back from there: `scripts/with-server` runs this with each kind.
+/// Histories go to the store of this run, or to a directory, and come back from there:
+/// `scripts/with-server` runs this with each kind.
 #[test]
 fn histories_go_to_a_store_and_come_back() {
     watchdog();
     for name in ["own-v1-basic", "own-v1-migrated", "own-v2-basic"] {
         let directory = tempfile::tempdir().unwrap();
-        let (source, back) = (directory.path().join("source"), directory.path().join("back"));
+        let source = directory.path().join("source");
+        let back = directory.path().join("back");
         copy_tree(&project("tests/fixtures/repos").join(name), &source);
         let remote = place::place(directory.path());
         let assert_same_history = |what: &str| {

@@ -1,4 +1,5 @@
-//! Pushes to a repository whose garbage is being collected: no ref leads to an object that the collection removes afterwards.
+//! Pushes to a repository whose garbage is being collected: no ref leads to an object that the
+//! collection removes afterwards.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -79,7 +80,8 @@ fn a_push_uses_nothing_that_a_collection_may_still_remove() {
     assert_is_copy("after the collection", &pair.copy, &pair.source);
 }
 
-/// The log of the destination reaches back for some operations only, and so does not tell that garbage was never collected.
+/// The log of the destination reaches back for some operations only, and so does not tell that
+/// garbage was never collected.
 #[test]
 fn a_push_waits_for_no_collection_that_nothing_tells_of() {
     let pair = pair();
@@ -92,8 +94,8 @@ fn a_push_waits_for_no_collection_that_nothing_tells_of() {
     run_on(&pair.copy, &["verify"]).success();
 }
 
-/// Each ref is an operation of the log: a push of more of them than the log keeps in one file is one change all the same, after which the reference
-/// reads the log.
+/// Each ref is an operation of the log: a push of more of them than the log keeps in one file is
+/// one change all the same, after which the reference reads the log.
 #[test]
 fn a_push_of_many_refs_is_one_change() {
     let pair = pair();
@@ -146,7 +148,8 @@ fn a_push_waits_for_a_collection_at_work() {
     assert_is_copy("after the collection", &pair.copy, &pair.source);
 }
 
-/// Objects that an earlier push has left are older than a collection that spares them and has ended.
+/// Objects that an earlier push has left are older than a collection that spares them and has
+/// ended.
 #[test]
 fn a_push_goes_on_after_a_collection_that_has_ended() {
     if !place::needs_directory() {
@@ -157,7 +160,8 @@ fn a_push_goes_on_after_a_collection_that_has_ended() {
     let cut = format_time(system_clock());
     std::thread::sleep(Duration::from_millis(20));
     add_chunks(&Reference::open(&pair.source), 9);
-    let (known, mut left) = (objects(&pair.copy), objects(&pair.source));
+    let known = objects(&pair.copy);
+    let mut left = objects(&pair.source);
     left.retain(|name, _| !known.contains_key(name) && name.starts_with("chunks/"));
     assert!(left.len() > 5);
     for (name, bytes) in &left {

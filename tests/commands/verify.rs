@@ -16,8 +16,8 @@ use icechunkfs::repo::verify::{self, VerifyOptions};
 use icechunkfs::storage::{self, Condition, Storage};
 use icechunkfs::times::system_clock;
 
-/// Rules that fixtures break: those of old releases, and those with arrays that the Icechunk library cannot read. All others must be valid,
-/// except for notes.
+/// Rules that fixtures break: those of old releases, and those with arrays that the Icechunk
+/// library cannot read. All others must be valid, except for notes.
 const KNOWN: &[(&str, &[&str])] = &[
     ("v1-order-by-0.2.18", &["nodes-sorted"]),
     ("v1-split", &["chunk-twice", "extents-overlap", "log-sorted"]),
@@ -115,13 +115,14 @@ async fn verify_reports_every_missing_or_truncated_object() {
     }
 }
 
-/// Returns true if a repository does not need an object: that of a deleted tag, or one that nothing refers to.
+/// Returns true if a repository does not need an object: that of a deleted tag, or one that nothing
+/// refers to.
 fn is_idle(set: &FixtureSet, name: &str, key: &str) -> bool {
     let folder = set.get(name).repository;
     let refs = || walk(&folder.join("refs"));
     if key.starts_with("refs/") {
-        // Branches and tags of version 1 are independent files: a missing one is no problem. A migrated repository does
-        // not use them.
+        // Branches and tags of version 1 are independent files: a missing one is no problem. A
+        // migrated repository does not use them.
         return !key.contains("branch.main/") || folder.join("repo").exists() || refs().len() > 1;
     }
     // A migrated one is of version 1 again without `repo`.
@@ -140,12 +141,14 @@ fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
     std::fs::read_dir(folder).map_or(Vec::new(), |entries| entries.flatten().map(|entry| entry.path()).collect())
 }
 
-/// Damage of any kind ends the check with a report or an error, and damage of a header is always found.
+/// Damage of any kind ends the check with a report or an error, and damage of a header is always
+/// found.
 #[tokio::test]
 async fn verify_reports_most_flipped_bits_and_all_in_magic_bytes() {
     let set = FixtureSet::own();
     let mut random = Random::new(1);
-    let (mut flipped, mut found) = (0, 0);
+    let mut flipped = 0;
+    let mut found = 0;
     for name in set.all().into_iter().map(|fixture| fixture.name) {
         let files = read_files(&set.get(&name).repository);
         let before = verify(&in_memory(&files).await, true).await;
@@ -175,7 +178,8 @@ async fn verify_reports_most_flipped_bits_and_all_in_magic_bytes() {
             let is_found = report.as_ref().map_or(true, |report| told(report) != told(&before));
             flipped += 1;
             found += usize::from(is_found);
-            // The letters behind the version are a name, and a changed version may be another valid one.
+            // The letters behind the version are a name, and a changed version may be another valid
+            // one.
             let is_needed = !before.findings.iter().any(|f| f.rule == "orphan");
             if in_header && at < 12 && is_needed {
                 assert!(is_found, "{name}: {key}: byte {at} of the header");
@@ -186,7 +190,8 @@ async fn verify_reports_most_flipped_bits_and_all_in_magic_bytes() {
     assert!(found * 10 > flipped * 6, "{found} of {flipped}");
 }
 
-/// A log with entries that the format does not allow: a move onto a deleted node, and one below no group.
+/// A log with entries that the format does not allow: a move onto a deleted node, and one below no
+/// group.
 #[tokio::test]
 async fn verify_reports_logged_moves_onto_nodes_or_outside_groups() {
     let (_place, lab) = new_lab(SpecVersionBin::V2).await;
@@ -196,7 +201,9 @@ async fn verify_reports_logged_moves_onto_nodes_or_outside_groups() {
         model.array(array, &[4]);
     }
     lab.commit_first(&model).await;
-    let (a, b, c) = (model.at("/a").unwrap(), model.at("/b").unwrap(), model.at("/c").unwrap());
+    let a = model.at("/a").unwrap();
+    let b = model.at("/b").unwrap();
+    let c = model.at("/c").unwrap();
     let before = model.clone();
     model.delete("/b");
     model.rename("/a", "/b");

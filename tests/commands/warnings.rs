@@ -1,4 +1,5 @@
-//! Warnings about arrays that other programs cannot read as they are stored: by `status`, `commit`, `import` and `verify`.
+//! Warnings about arrays that other programs cannot read as they are stored: by `status`, `commit`,
+//! `import` and `verify`.
 
 use icechunk::format::ByteRange;
 use serde_json::{Value, json};
@@ -36,7 +37,8 @@ fn commit(mount: &Writable, words: &[&str]) -> Output {
     icechunkfs([&["commit", mount.root().to_str().unwrap(), "-m", "x"], words].concat())
 }
 
-/// The keys that the library asks for are the default ones: it has the documents, and no chunk of the other arrays.
+/// The keys that the library asks for are the default ones: it has the documents, and no chunk of
+/// the other arrays.
 #[test]
 fn arrays_that_the_icechunk_library_cannot_read_are_warned_of() {
     let mount = Writable::new(&[]);

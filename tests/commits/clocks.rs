@@ -40,8 +40,8 @@ async fn repository(version: SpecVersionBin) -> (tempfile::TempDir, Model) {
     (place, model)
 }
 
-/// Commits chunk `n` of the array, from a machine whose clock is `clock`, to a storage whose clock is `stored` if it
-/// gives one.
+/// Commits chunk `n` of the array, from a machine whose clock is `clock`, to a storage whose clock
+/// is `stored` if it gives one.
 async fn commit(place: &Path, model: &mut Model, n: u32, clock: Clock, stored: Option<u64>) -> Result<ObjectId> {
     let storage = Faulty::new(open_directory(place).unwrap(), 0, When::After, false);
     storage.clock.store(stored.unwrap_or_default(), Ordering::Relaxed);
@@ -91,7 +91,8 @@ async fn a_machine_with_a_wrong_clock_writes_nothing() {
     }
 }
 
-/// After a commit from the future, machines with a correct clock continue, with times right after it.
+/// After a commit from the future, machines with a correct clock continue, with times right after
+/// it.
 #[tokio::test]
 async fn a_commit_from_the_future_blocks_no_correct_clock() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -121,7 +122,8 @@ async fn a_commit_from_the_future_blocks_no_correct_clock() {
     }
 }
 
-/// In a repository whose newest commit is from the future the reference reads, and refuses to write until then.
+/// In a repository whose newest commit is from the future the reference reads, and refuses to write
+/// until then.
 #[tokio::test]
 async fn the_reference_reads_commits_from_the_future_and_refuses_writes() {
     let (place, mut model) = repository(SpecVersionBin::V2).await;

@@ -51,7 +51,8 @@ async fn the_reference_reads_back_a_commit() {
     assert_eq!(history(place.path()).await, ["a commit", "a commit", "Repository initialized"]);
 }
 
-/// A log may record a node's move only to a free place, or to one that another move left, below a group.
+/// A log may record a node's move only to a free place, or to one that another move left, below a
+/// group.
 #[tokio::test]
 async fn moves_onto_deleted_nodes_are_stored_as_deletions_and_new_nodes() {
     type Edit = fn(&mut Model);
@@ -175,7 +176,8 @@ async fn random_history(kind: Kind, seed: u64) {
         }
         let is_v2 = matches!(kind, Kind::V2) || round >= 3 && matches!(kind, Kind::Migrated);
         if round == 4 && is_v2 {
-            // Other rules from here on: manifests of the old ones are split again where they are touched.
+            // Other rules from here on: manifests of the old ones are split again where they are
+            // touched.
             let mut config = repository.config().clone();
             config.manifest = Some(ManifestConfig { splitting: splitting(&mut random), ..ManifestConfig::default() });
             reopen(place.path()).await.reopen(Some(config), None).await.unwrap().save_config().await.unwrap();

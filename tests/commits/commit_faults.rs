@@ -1,4 +1,5 @@
-//! Commits that fail or are killed: they have no visible effect, and the same changes can be committed again.
+//! Commits that fail or are killed: they have no visible effect, and the same changes can be
+//! committed again.
 
 use std::path::Path;
 use std::process::Command;
@@ -88,7 +89,8 @@ async fn a_commit_may_fail_at_any_storage_operation() {
                         break;
                     }
                 }
-                // The look for waiting writers, which comes in any order with others, may fail without harm.
+                // The look for waiting writers, which comes in any order with others, may fail
+                // without harm.
                 assert!(failures > 6, "{failures}");
             }
         }
@@ -177,8 +179,8 @@ async fn a_commit_killed_at_any_fail_point_is_complete_or_absent() {
     }
 }
 
-/// A failed commit may have linked a scratch file already. A repeated one links it again; stored objects stay
-/// unchanged.
+/// A failed commit may have linked a scratch file already. A repeated one links it again; stored
+/// objects stay unchanged.
 #[tokio::test]
 async fn objects_of_a_failed_commit_do_not_block_the_next() {
     let place = tempfile::tempdir().unwrap();
@@ -199,7 +201,8 @@ async fn objects_of_a_failed_commit_do_not_block_the_next() {
     assert_eq!(reference_keys(place.path()).await, changed.keys());
 }
 
-/// Every object that `repo` refers to, and its copy, has been flushed before `repo` is replaced, and nothing is stored after.
+/// Every object that `repo` refers to, and its copy, has been flushed before `repo` is replaced,
+/// and nothing is stored after.
 #[tokio::test]
 async fn every_object_is_durable_before_publication() {
     let place = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Commits of writers beside many others: the round trips that they take, and the line of those that wait for their turn.
+//! Commits of writers beside many others: the round trips that they take, and the line of those
+//! that wait for their turn.
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -58,7 +59,8 @@ async fn a_commit_takes_few_round_trips_and_reads_nothing_back() {
             let CommitOutcome::Committed { snapshot, .. } = outcome else { panic!("{outcome:?}") };
             let (repository, written) = lab.engine.take_written(snapshot).await.unwrap();
             let mut trips = storage.take();
-            // The time of the store's clock is another operation only where the store's answers do not tell it.
+            // The time of the store's clock is another operation only where the store's answers do
+            // not tell it.
             trips.retain(|trip| !trip.what.starts_with("read transactions/"));
             let what = format!("{version:?}, {} bytes", chunk.len());
             assert!(depth(&trips) <= most + more, "{what}: {} of {most}: {trips:#?}", depth(&trips));
@@ -100,12 +102,15 @@ async fn a_writer_that_is_behind_reads_logs_and_snapshot_at_the_same_time() {
     assert_eq!(reference_keys(place.path()).await, others.keys());
 }
 
-/// In version 1 a commit is found in the snapshot after it, so that one round trip for each is the least.
+/// In version 1 a commit is found in the snapshot after it, so that one round trip for each is the
+/// least.
 #[tokio::test]
 async fn a_writer_of_version_1_reads_each_commit_in_one_round_trip() {
     let (place, direct, model) = arrays(SpecVersionBin::V1, 2).await;
     let (storage, lab) = distant(place.path(), "none");
-    let (base, mut others, mut mine) = (lab.tip().await, model.clone(), model.clone());
+    let base = lab.tip().await;
+    let mut others = model.clone();
+    let mut mine = model.clone();
     // The first commit finds out the version.
     let mut first = model.clone();
     first.chunk("/a0", &[0], "first");
@@ -124,13 +129,15 @@ async fn a_writer_of_version_1_reads_each_commit_in_one_round_trip() {
         let count = of_kind(&trips, kind).count();
         assert!((7..=8).contains(&count), "{kind}: {count}: each of the seven is read once: {trips:#?}");
     }
-    // Branch; seven commits; manifest; log and snapshot (and the clock); branch; `repo`, which a migration may have made.
+    // Branch; seven commits; manifest; log and snapshot (and the clock); branch; `repo`, which a
+    // migration may have made.
     assert!(depth(&trips) <= 13, "{}: {trips:#?}", depth(&trips));
     others.chunk("/a0", &[1], "mine");
     assert_eq!(reference_keys(place.path()).await, others.keys());
 }
 
-/// A writer that died in the line delays others by its lease, and once: those that are behind the branch, and those that are not.
+/// A writer that died in the line delays others by its lease, and once: those that are behind the
+/// branch, and those that are not.
 #[tokio::test]
 async fn a_dead_writer_in_the_line_delays_others_by_its_lease() {
     for is_behind in [false, true] {
@@ -160,7 +167,8 @@ async fn a_dead_writer_in_the_line_delays_others_by_its_lease() {
     }
 }
 
-/// A ticket that nobody waits for, since its time is in the future, does not let every writer line up without end.
+/// A ticket that nobody waits for, since its time is in the future, does not let every writer line
+/// up without end.
 #[tokio::test]
 async fn a_forgotten_ticket_is_removed() {
     let (place, direct, model) = arrays(SpecVersionBin::V2, 1).await;
@@ -170,7 +178,9 @@ async fn a_forgotten_ticket_is_removed() {
         let ticket = std::fs::File::create(line.join(name)).unwrap();
         ticket.set_modified(std::time::SystemTime::now() - Duration::from_secs(130)).unwrap();
     }
-    let (begin, base, mut mine) = (Instant::now(), direct.tip().await, model.clone());
+    let begin = Instant::now();
+    let base = direct.tip().await;
+    let mut mine = model.clone();
     mine.chunk("/a0", &[0], "mine");
     direct.commit(&base, &mine.changes_since(&model, &direct.scratch)).await.unwrap();
     assert!(begin.elapsed() < LEASE, "{:?}", begin.elapsed());
@@ -197,7 +207,9 @@ async fn a_writer_that_is_not_behind_waits_for_those_in_the_line() {
         }
         std::fs::remove_file(&ticket).unwrap();
     });
-    let (begin, base, mut mine) = (Instant::now(), direct.tip().await, model.clone());
+    let begin = Instant::now();
+    let base = direct.tip().await;
+    let mut mine = model.clone();
     mine.chunk("/a0", &[0], "mine");
     direct.commit(&base, &mine.changes_since(&model, &direct.scratch)).await.unwrap();
     let waited = begin.elapsed();
@@ -206,7 +218,8 @@ async fn a_writer_that_is_not_behind_waits_for_those_in_the_line() {
     assert_eq!(reference_keys(place.path()).await, mine.keys());
 }
 
-/// A folder full of tickets that no writer stored is no line, and neither is one that cannot be listed or written.
+/// A folder full of tickets that no writer stored is no line, and neither is one that cannot be
+/// listed or written.
 #[tokio::test]
 async fn a_line_that_cannot_be_used_is_ignored() {
     for refused in ["none", "queue/"] {

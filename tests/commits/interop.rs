@@ -153,7 +153,8 @@ async fn repositories_of_older_releases_survive_our_commits() {
         let wrong = found.iter().find(|(chunk, payload)| expected.get(chunk) != Some(payload));
         assert!(wrong.is_none() && found.len() == expected.len(), "{name}: {wrong:?}");
         fsck::check(place.path(), if repository.version() == V1 { SpecVersionBin::V1 } else { SpecVersionBin::V2 });
-        // The reference as it is built here does not support every store that a configuration may name.
+        // The reference as it is built here does not support every store that a configuration may
+        // name.
         let config = repository.config().await.unwrap();
         let unknown = ["azure", "gcs"].iter().any(|store| {
             config.members().get("virtual_chunk_containers").is_some_and(|c| c.to_string().contains(store))
@@ -229,7 +230,8 @@ async fn virtual_references_survive_commits_unchanged() {
     let lab = Lab::open(place.path());
     let tip = lab.tip().await;
     assert_eq!(all_refs(&lab, &tip).await, expected);
-    let (old, new) = (base.manifests()[0], tip.manifests()[0]);
+    let old = base.manifests()[0];
+    let new = tip.manifests()[0];
     assert!(new.id != old.id && new.size < old.size * 5 / 4, "{} and {} bytes: still compressed", old.size, new.size);
     assert!(lab.reader.manifest(new).await.unwrap().location_dictionary().is_some());
     // The reference reads them.

@@ -1,5 +1,5 @@
-//! A store that carries out a publication after it has refused it: whatever was written, committed or killed meanwhile,
-//! the branch becomes the mount's tree, and other writers' work stays.
+//! A store that carries out a publication after it has refused it: whatever was written, committed
+//! or killed meanwhile, the branch becomes the mount's tree, and other writers' work stays.
 //!
 //! The expected content is a plain map of files beside the mount, which knows nothing of commits.
 use std::path::PathBuf;
@@ -117,7 +117,8 @@ impl World {
         log[0]["id"].as_str().unwrap_or_else(|| panic!("{log}")).to_owned()
     }
 
-    /// Makes a commit that must succeed, after which the branch has exactly the files of both sides.
+    /// Makes a commit that must succeed, after which the branch has exactly the files of both
+    /// sides.
     fn commit_and_check(&mut self) {
         self.commit(&[]).success();
         self.check();
@@ -281,7 +282,8 @@ fn the_branch_matches_the_mount_whenever_publications_land() {
     }
 }
 
-/// The sequence that loses work if the late commit is taken for another writer's, or for the present state.
+/// The sequence that loses work if the late commit is taken for another writer's, or for the
+/// present state.
 #[test]
 fn the_next_commit_follows_one_that_landed_late() {
     let Some(server) = s3() else { return };

@@ -1,5 +1,5 @@
-//! Eight mounts commit to one branch of one local repository at a time: no commit and no chunk is lost, and conflicts
-//! are reported.
+//! Eight mounts commit to one branch of one local repository at a time: no commit and no chunk is
+//! lost, and conflicts are reported.
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::lengths::length;
@@ -33,8 +33,9 @@ fn on_all_mounts<T: Send>(place: &std::path::Path, work: impl Fn(usize, &Writabl
     all_together(&mounts, work)
 }
 
-/// Moves the mount to another snapshot while it has uncommitted work: by a refresh, by mounting again, after a kill, or
-/// not at all. A refresh is refused where concurrent commits changed the same things.
+/// Moves the mount to another snapshot while it has uncommitted work: by a refresh, by mounting
+/// again, after a kill, or not at all. A refresh is refused where concurrent commits changed the
+/// same things.
 fn move_on(writer: usize, n: usize, mount: &Writable) {
     match (writer + n) % 6 {
         0 | 1 => match mount.touch("refresh") {

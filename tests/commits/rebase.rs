@@ -1,5 +1,5 @@
-//! Commits onto a branch that has moved: disjoint changes are merged, conflicts are reported, and no race loses a
-//! commit.
+//! Commits onto a branch that has moved: disjoint changes are merged, conflicts are reported, and
+//! no race loses a commit.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -60,7 +60,8 @@ async fn both(
     after(version, &[theirs], ours, on_conflict).await
 }
 
-/// Commits each of `theirs`, one after another, and then `ours`, made for the commit before all of them.
+/// Commits each of `theirs`, one after another, and then `ours`, made for the commit before all of
+/// them.
 async fn after(
     version: SpecVersionBin,
     theirs: &[Edit],
@@ -120,7 +121,8 @@ async fn merges(theirs: Edit, ours: Edit) {
     }
 }
 
-/// Checks that `ours` is committed over `theirs`, and that the branch then has `expected` on top of theirs.
+/// Checks that `ours` is committed over `theirs`, and that the branch then has `expected` on top of
+/// theirs.
 async fn commits(version: SpecVersionBin, theirs: &[Edit], ours: Edit, on_conflict: OnConflict, expected: Edit) {
     let (table, outcome, mut tree) = after(version, theirs, ours, on_conflict).await;
     assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
@@ -281,7 +283,8 @@ async fn moves_conflict_with_deletions_and_moves_in_both_versions() {
     }
 }
 
-/// Version 1 stores every move as a deletion and a new node, version 2 one that the format does not allow.
+/// Version 1 stores every move as a deletion and a new node, version 2 one that the format does not
+/// allow.
 #[tokio::test]
 async fn a_deletion_conflicts_with_a_move_that_is_stored_as_a_new_node() {
     let moved = |path: &str| (ConflictKind::MoveOperationCannotBeRebased, path.to_owned());
@@ -472,9 +475,10 @@ async fn a_node_whose_id_is_there_already_is_not_made_again() {
             let changes = theirs.changes_since(&table.model, &table.lab.scratch);
             table.lab.commit(&table.base, &changes).await.unwrap();
             let before = theirs.clone();
-            match is_deleted {
-                true => theirs.delete("/n"),
-                false => theirs.rename("/n", "/m"),
+            if is_deleted {
+                theirs.delete("/n")
+            } else {
+                theirs.rename("/n", "/m")
             }
             table.lab.commit_model(&before, &theirs).await;
             let lab = Lab::open(table.place.path());
@@ -486,7 +490,8 @@ async fn a_node_whose_id_is_there_already_is_not_made_again() {
     }
 }
 
-/// Expiration has removed the base and all commits up to the tip: their logs still have the changes.
+/// Expiration has removed the base and all commits up to the tip: their logs still have the
+/// changes.
 #[tokio::test]
 async fn a_commit_rebases_over_expired_commits_by_their_logs() {
     let table = table(SpecVersionBin::V2).await;
@@ -523,7 +528,8 @@ async fn losing_every_race_is_contended_and_not_already_exists() {
         let place = table.place.path().to_owned();
         let theirs = Arc::new(Mutex::new(table.model.clone()));
         let faster: PublishCallback = Arc::new(move |_| {
-            let (place, theirs) = (place.clone(), Arc::clone(&theirs));
+            let place = place.clone();
+            let theirs = Arc::clone(&theirs);
             let commit = move || {
                 let mut theirs = theirs.lock().unwrap();
                 let before = theirs.clone();
@@ -562,7 +568,8 @@ async fn arena(version: SpecVersionBin) -> (tempfile::TempDir, Model) {
     (place, model)
 }
 
-/// Disjoint arrays, and disjoint chunks of one: all commits are in the history, and no chunk is lost.
+/// Disjoint arrays, and disjoint chunks of one: all commits are in the history, and no chunk is
+/// lost.
 #[test]
 fn no_disjoint_commit_is_lost_in_a_race() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -598,8 +605,8 @@ fn no_disjoint_commit_is_lost_in_a_race() {
     }
 }
 
-/// Overlapping chunks: each commit is in the history or was reported as a conflict, and each chunk has the bytes of the
-/// last commit in the history that wrote it.
+/// Overlapping chunks: each commit is in the history or was reported as a conflict, and each chunk
+/// has the bytes of the last commit in the history that wrote it.
 #[test]
 fn overlapping_commits_in_a_race_are_kept_or_reported() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -641,7 +648,8 @@ fn overlapping_commits_in_a_race_are_kept_or_reported() {
     }
 }
 
-/// The reference cannot be kept from overwriting `repo` on a local disk, but without such a race, both can alternate.
+/// The reference cannot be kept from overwriting `repo` on a local disk, but without such a race,
+/// both can alternate.
 #[tokio::test]
 async fn commits_of_both_implementations_alternate_without_loss() {
     let (place, mut model) = arena(SpecVersionBin::V2).await;

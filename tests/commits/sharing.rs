@@ -1,4 +1,5 @@
-//! Manifests that small arrays share: both implementations commit, rewrite, expire and collect, and see the same.
+//! Manifests that small arrays share: both implementations commit, rewrite, expire and collect, and
+//! see the same.
 //!
 //! `ICECHUNKFS_SHARING_CASES` sets the number of random histories of each version (default 10).
 
@@ -295,7 +296,8 @@ async fn manifests_of_many_small_commits_are_gathered() {
             most = most.max(lab.tip().await.manifests().len());
         }
         assert!(most <= 2 * 15 + 2, "{most} manifests");
-        // Changed one by one, the arrays leave the manifests that they shared, and are gathered again.
+        // Changed one by one, the arrays leave the manifests that they shared, and are gathered
+        // again.
         for n in 0..100_u32 {
             let before = model.clone();
             model.chunk(&format!("/a{n}"), &[n % 3], b"again");
@@ -405,7 +407,8 @@ async fn large_chunks_are_in_manifests_of_one_array() {
     fsck::check(place.path(), SpecVersionBin::V2);
 }
 
-/// The reference writes a message behind the nodes: what follows the first node must not be taken over with it.
+/// The reference writes a message behind the nodes: what follows the first node must not be taken
+/// over with it.
 #[tokio::test]
 async fn a_message_that_was_amended_is_not_in_the_new_snapshot() {
     const SECRET: &[u8] = b"the password is swordfish";

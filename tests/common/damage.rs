@@ -27,7 +27,8 @@ pub fn is_chunk(key: &str) -> bool {
     key.starts_with("chunks/") || key.starts_with("c/")
 }
 
-/// Makes one change to a file: in the stored bytes, or, more often, in the payload that they compress.
+/// Makes one change to a file: in the stored bytes, or, more often, in the payload that they
+/// compress.
 pub fn mutate(file: &[u8], random: &mut Random) -> Vec<u8> {
     let inside = file.len() > 39 && file.starts_with(b"ICE") && random.below(4) != 0;
     if inside && let Ok(mut payload) = zstd::decode_all(&file[39..]) {

@@ -11,7 +11,8 @@ use crate::common::{is_root, run};
 /// Allocation unit of the tested file systems, in bytes.
 pub(crate) const PAGE: u64 = 4096;
 
-/// A mounted file system that is unmounted when it is dropped. Values that use it must be declared after it.
+/// A mounted file system that is unmounted when it is dropped. Values that use it must be declared
+/// after it.
 pub(crate) struct Disk {
     directory: tempfile::TempDir,
 }
@@ -86,8 +87,8 @@ impl Disk {
     }
 }
 
-/// A disk that accepts more bytes than it has space for, as a thin volume does: once its backing is full, the kernel cannot write what
-/// programs have written.
+/// A disk that accepts more bytes than it has space for, as a thin volume does: once its backing is
+/// full, the kernel cannot write what programs have written.
 pub(crate) struct ThinDisk {
     // Unmounted in this order.
     disk: Disk,
@@ -95,12 +96,14 @@ pub(crate) struct ThinDisk {
 }
 
 impl ThinDisk {
-    /// Returns a disk with ext4 that has space for some 50 MiB; None, with a message, for users who may not mount.
+    /// Returns a disk with ext4 that has space for some 50 MiB; None, with a message, for users who
+    /// may not mount.
     pub(crate) fn ext4() -> Option<ThinDisk> {
         let backing = Disk::tmpfs(70)?;
         let image = backing.path().join("image");
         File::create(&image).unwrap().set_len(300 << 20).unwrap();
-        // The file system's metadata and journal come first in the image, and have their space from the beginning.
+        // The file system's metadata and journal come first in the image, and have their space from
+        // the beginning.
         let extended = "nodiscard,lazy_itable_init=0,lazy_journal_init=0,packed_meta_blocks=1";
         let words = ["-q", "-F", "-b", "4096", "-N", "4096", "-E", extended, "-J", "size=8"];
         run(Command::new("mkfs.ext4").args(words).arg(&image)).success();

@@ -53,7 +53,8 @@ impl Distant {
     }
 }
 
-/// Returns the length of the longest chain of operations in which each began after the one before had ended.
+/// Returns the length of the longest chain of operations in which each began after the one before
+/// had ended.
 pub fn depth(trips: &[Trip]) -> usize {
     let mut sorted = trips.to_vec();
     sorted.sort_by_key(|trip| trip.begin);

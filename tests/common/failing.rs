@@ -17,8 +17,8 @@ pub fn has_strace() -> bool {
     Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// Runs the program under test with `words`, while system calls fail as `faults` say in the language of strace (`syncfs:error=EIO`). Returns
-/// None, with a message, where there is no strace.
+/// Runs the program under test with `words`, while system calls fail as `faults` say in the
+/// language of strace (`syncfs:error=EIO`). Returns None, with a message, where there is no strace.
 pub fn run_with_failing_calls(faults: &[&str], words: &[&str]) -> Option<Output> {
     if !needed(has_strace(), "strace") {
         return None;
@@ -53,7 +53,8 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// Creates a storage that fails at the `operation`th of its operations, counted from 1; 0 for never.
+    /// Creates a storage that fails at the `operation`th of its operations, counted from 1; 0 for
+    /// never.
     pub fn new(inner: Arc<dyn Storage>, operation: u64, when: When, for_good: bool) -> Self {
         Faulty {
             capabilities: Capabilities::new(inner.location()),

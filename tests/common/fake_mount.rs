@@ -1,4 +1,5 @@
-//! Mounts of any user that call themselves icechunkfs, served by this process: their files and answers are what a test wants.
+//! Mounts of any user that call themselves icechunkfs, served by this process: their files and
+//! answers are what a test wants.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -43,8 +44,9 @@ pub struct FakeMount {
 }
 
 impl FakeMount {
-    /// Mounts at `place` as `owner`, whom the kernel names as the user of the mount, for everybody if `for_all`. Paths of `files` have no slash at
-    /// the beginning; their directories are among them. Needs root.
+    /// Mounts at `place` as `owner`, whom the kernel names as the user of the mount, for everybody
+    /// if `for_all`. Paths of `files` have no slash at the beginning; their directories are among
+    /// them. Needs root.
     pub fn new(place: &Path, owner: u32, for_all: bool, files: &[(&str, Node)]) -> FakeMount {
         let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
         let allowed = if for_all { ",allow_other" } else { "" };
@@ -64,7 +66,8 @@ impl FakeMount {
         &self.place
     }
 
-    /// Returns the operations of the requests so far, except those with which the kernel begins and cleans up.
+    /// Returns the operations of the requests so far, except those with which the kernel begins and
+    /// cleans up.
     pub fn requests(&self) -> Vec<u32> {
         self.requests.lock().unwrap().clone()
     }
@@ -113,7 +116,9 @@ impl Server {
             };
             let number = |at: usize| u32::from_le_bytes(buffer[at..at + 4].try_into().unwrap());
             let long = |at: usize| u64::from_le_bytes(buffer[at..at + 8].try_into().unwrap());
-            let (operation, unique, inode) = (number(4), long(8), long(16));
+            let operation = number(4);
+            let unique = long(8);
+            let inode = long(16);
             if ![INIT, FORGET, BATCH_FORGET, INTERRUPT].contains(&operation) {
                 self.requests.lock().unwrap().push(operation);
             }
@@ -141,7 +146,8 @@ impl Server {
                 // Past the page cache.
                 (OPEN, _) => Ok([&[0; 8][..], &1_u32.to_le_bytes(), &[0; 4]].concat()),
                 (READ, node) => {
-                    let (at, size) = (long(48) as usize, number(56) as usize);
+                    let at = long(48) as usize;
+                    let size = number(56) as usize;
                     match node {
                         Node::File(bytes) => Ok(bytes[at.min(bytes.len())..(at + size).min(bytes.len())].to_vec()),
                         Node::Endless => Ok(vec![b'7'; size]),

@@ -1,4 +1,5 @@
-//! A proxy to a server that injects faults as the test decides: counted, never by chance or by sleeping.
+//! A proxy to a server that injects faults as the test decides: counted, never by chance or by
+//! sleeping.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -42,8 +43,8 @@ pub enum Fault {
 pub enum HeaderRule {
     /// All headers pass.
     All,
-    /// Headers with a `_` in their names are dropped, as nginx does unless `underscores_in_headers` is on. Where such a header is signed, the
-    /// store finds another signature.
+    /// Headers with a `_` in their names are dropped, as nginx does unless `underscores_in_headers`
+    /// is on. Where such a header is signed, the store finds another signature.
     NoUnderscores,
     /// The store takes no user metadata.
     NoMetadata,
@@ -130,8 +131,8 @@ impl Line {
         self.shared.late.lock().unwrap().len()
     }
 
-    /// Lets the server carry out the late request at position `at`; the client gets no answer. Returns true if it was
-    /// accepted.
+    /// Lets the server carry out the late request at position `at`; the client gets no answer.
+    /// Returns true if it was accepted.
     pub fn deliver(&self, at: usize) -> bool {
         let (head, body) = self.shared.late.lock().unwrap().remove(at);
         let answer = self.shared.pass(&head, &body).unwrap();
@@ -143,10 +144,12 @@ impl Line {
         (self.shared.requests.load(Ordering::Relaxed), self.shared.faults.load(Ordering::Relaxed))
     }
 
-    /// Waits until every request is answered and no other one comes: everything that was prefetched has arrived.
+    /// Waits until every request is answered and no other one comes: everything that was prefetched
+    /// has arrived.
     #[track_caller]
     pub fn wait_until_quiet(&self) {
-        let (mut seen, mut since) = (self.counts().0, Instant::now());
+        let mut seen = self.counts().0;
+        let mut since = Instant::now();
         wait_until("requests do not end", || {
             let requests = self.counts().0;
             if requests != seen || self.shared.open.load(Ordering::Relaxed) > 0 {
@@ -317,8 +320,8 @@ fn request(client: &mut TcpStream) -> std::io::Result<Option<(String, Vec<u8>)>>
     Ok((body.len() >= length).then_some((head, body)))
 }
 
-/// Returns a decision by chance, the same for the same seed: of a hundred requests some five fail in different ways,
-/// and of five the answer is lost.
+/// Returns a decision by chance, the same for the same seed: of a hundred requests some five fail
+/// in different ways, and of five the answer is lost.
 pub fn five_of_a_hundred(seed: u64) -> impl Fn(usize, &str) -> Fault + Send + 'static {
     move |n, _| {
         // Of each request by itself: they come in any order.

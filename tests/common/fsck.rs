@@ -1,5 +1,5 @@
-//! Checks every file of a repository that our engine wrote, for the rules of the format and for some of our own: only small
-//! arrays share a manifest, and extents are tight and disjoint.
+//! Checks every file of a repository that our engine wrote, for the rules of the format and for
+//! some of our own: only small arrays share a manifest, and extents are tight and disjoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -39,7 +39,8 @@ pub fn check(repo: &Path, version: SpecVersionBin) -> usize {
         let file = read(repo, "snapshots", id);
         if is_ours(&file) {
             let ids = check_snapshot(repo, id, &file, version);
-            // A failed commit may leave a snapshot without its log, since both are stored at the same time. Nothing leads to it.
+            // A failed commit may leave a snapshot without its log, since both are stored at the
+            // same time. Nothing leads to it.
             if reachable.contains(&id) || repo.join("transactions").join(id.to_string()).exists() {
                 check_log(repo, id, &ids, version);
             }
@@ -199,7 +200,8 @@ fn check_log(repo: &Path, id: ObjectId, nodes: &BTreeSet<NodeId>, version: SpecV
     assert!(moves.is_empty() || version == SpecVersion::V2, "{what}: version 1 has no moves");
 }
 
-/// Checks that a move replaces only a node that is moved away itself, and leads to a place below a group.
+/// Checks that a move replaces only a node that is moved away itself, and leads to a place below a
+/// group.
 fn check_moves(repo: &Path, id: ObjectId, snapshot: &Snapshot, parent: ObjectId) {
     let log = TransactionLog::decode(&read(repo, "transactions", id), LIMIT).unwrap();
     let moves = log.moves().unwrap();
@@ -214,7 +216,8 @@ fn check_moves(repo: &Path, id: ObjectId, snapshot: &Snapshot, parent: ObjectId)
         log.nodes(NodeChange::DeletedGroups).chain(log.nodes(NodeChange::DeletedArrays)).collect();
     let left: BTreeSet<&str> = moves.iter().map(|one| one.from.as_str()).collect();
     for one in moves.iter().filter(|one| !deleted.contains(&one.node)) {
-        let (to, what) = (one.to.as_str(), format!("transaction log {id}: {} to {}", one.from, one.to));
+        let to = one.to.as_str();
+        let what = format!("transaction log {id}: {} to {}", one.from, one.to);
         assert!(!occupied.contains(to) || left.contains(to), "{what}: the place was occupied");
         let above = to.rsplit_once('/').map_or("", |(above, _)| above);
         assert!(above.is_empty() || groups.contains(above), "{what}: there is no group above");

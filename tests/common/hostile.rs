@@ -1,5 +1,5 @@
-//! A store that keeps objects and can give every kind of wrong HTTP answer: over the protocols of Amazon, Google and
-//! Azure and as a plain web server, all below the path `/b`.
+//! A store that keeps objects and can give every kind of wrong HTTP answer: over the protocols of
+//! Amazon, Google and Azure and as a plain web server, all below the path `/b`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -513,7 +513,8 @@ fn head(client: &mut TcpStream) -> Result<Option<(Request, usize)>> {
     let Some((text, body)) = read_head(client)? else { return Ok(None) };
     let mut lines = text.lines();
     let mut words = lines.next().unwrap_or_default().split(' ');
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let method = words.next().unwrap_or_default();
+    let target = words.next().unwrap_or_default();
     let url = url::Url::parse("http://x").unwrap().join(target).unwrap();
     let path = percent_encoding::percent_decode_str(url.path()).decode_utf8_lossy().into_owned();
     let query = url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect();

@@ -156,7 +156,8 @@ impl Model {
                         out.updated.push(written());
                     }
                     if old.path != node.path {
-                        let (from, to) = (old.path.clone(), node.path.clone());
+                        let from = old.path.clone();
+                        let to = node.path.clone();
                         out.moved.push(Move { from, to, node: node.id, is_array });
                     }
                 }
@@ -331,13 +332,15 @@ pub async fn ancestry(repository: &icechunk::Repository, version: &VersionInfo) 
 pub async fn expire_before(place: &Path, at: usize) {
     let repository = reopen(place).await;
     let time = ancestry(&repository, &main_branch()).await[at].flushed_at;
-    let (assets, keep) = (Arc::clone(repository.asset_manager()), ExpiredRefAction::Ignore);
+    let assets = Arc::clone(repository.asset_manager());
+    let keep = ExpiredRefAction::Ignore;
     expire(assets, time, keep, keep, None, 1000).await.unwrap();
 }
 
 /// Lets the reference collect what is garbage, and older than this time in microseconds.
 pub async fn collect_by_reference(place: &Path, older_than: u64) -> GCSummary {
-    let (one, much) = (NonZeroU16::MIN, NonZeroUsize::new(1 << 20).unwrap());
+    let one = NonZeroU16::MIN;
+    let much = NonZeroUsize::new(1 << 20).unwrap();
     let time = (SystemTime::UNIX_EPOCH + Duration::from_micros(older_than)).into();
     let config = GCConfig::clean_all(time, time, None, one, much, much, one, one, one, None, false);
     garbage_collect(Arc::clone(reopen(place).await.asset_manager()), &config, None, 1000).await.unwrap()
@@ -390,7 +393,8 @@ pub async fn set(place: &Path, pairs: &[(&str, &[u8])], message: &str) -> Snapsh
     session.write().await.commit(message).execute().await.unwrap()
 }
 
-/// Lets the reference commit the whole model: documents first, since an array must be there before its chunks.
+/// Lets the reference commit the whole model: documents first, since an array must be there before
+/// its chunks.
 pub async fn set_model(place: &Path, model: &Model) -> SnapshotId {
     let keys = model.keys();
     let (documents, chunks): (Vec<_>, Vec<_>) = keys.iter().partition(|(key, _)| key.ends_with("zarr.json"));

@@ -1,4 +1,5 @@
-//! Lengths of tests with random steps: short in the ordinary run, long in `scripts/test --full`, and any that the environment names.
+//! Lengths of tests with random steps: short in the ordinary run, long in `scripts/test --full`,
+//! and any that the environment names.
 
 /// Variable that `scripts/test --full` sets.
 const FULL: &str = "ICECHUNKFS_FULL";
@@ -8,7 +9,8 @@ pub fn number(variable: &str, otherwise: usize) -> usize {
     std::env::var(variable).map_or(otherwise, |value| value.parse().expect(variable))
 }
 
-/// Returns the length of a test: that of variable `variable`, or else `full` in a full run and `quick` in others.
+/// Returns the length of a test: that of variable `variable`, or else `full` in a full run and
+/// `quick` in others.
 pub fn length(variable: &str, quick: usize, full: usize) -> usize {
     number(variable, if is_full() { full } else { quick })
 }

@@ -46,7 +46,8 @@ impl Drop for Listener {
 /// Answer to a request whose path is not plain, as of a server that does not merge slashes.
 pub const NOT_PLAIN: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// Returns true unless the path in the first line of a request has an empty segment, `.` or `..` in it.
+/// Returns true unless the path in the first line of a request has an empty segment, `.` or `..` in
+/// it.
 pub fn has_plain_path(head: &str) -> bool {
     let target = head.lines().next().unwrap_or_default().split(' ').nth(1).unwrap_or_default();
     let path = target.split('?').next().unwrap_or_default();
@@ -54,10 +55,11 @@ pub fn has_plain_path(head: &str) -> bool {
     segments.is_none_or(|path| path.is_empty() || !path.split('/').any(|part| matches!(part, "" | "." | "..")))
 }
 
-/// Reads the head of a request, and the part of its body that came with it; None at the end. Answers a request whose path is not plain,
-/// as if that were the end.
+/// Reads the head of a request, and the part of its body that came with it; None at the end.
+/// Answers a request whose path is not plain, as if that were the end.
 pub fn read_head(client: &mut TcpStream) -> Result<Option<(String, Vec<u8>)>> {
-    let (mut bytes, mut buffer) = (Vec::new(), [0; 65536]);
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 65536];
     loop {
         if let Some(at) = bytes.windows(4).position(|part| part == b"\r\n\r\n") {
             let body = bytes.split_off(at + 4);

@@ -39,12 +39,14 @@ impl Machine {
         machine
     }
 
-    /// Does `work` on this machine, with the threads and processes that it starts; all machines share their files.
+    /// Does `work` on this machine, with the threads and processes that it starts; all machines
+    /// share their files.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let place = File::open(Path::new("/run/netns").join(&self.name)).unwrap();
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
-                // SAFETY: the descriptor is open; the call affects this thread only, which ends here.
+                // SAFETY: the descriptor is open; the call affects this thread only, which ends
+                // here.
                 assert_eq!(unsafe { libc::setns(place.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
                 work()
             });

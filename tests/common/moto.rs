@@ -49,8 +49,9 @@ pub fn python_server(directory: &Path) -> Server {
     start(command, port, reservation)
 }
 
-/// Returns a port at which nobody listens, reserved by a socket of another protocol. The kernel gives ports below 32768 to nobody
-/// who asks for any port, and two tests of any process cannot have one reservation.
+/// Returns a port at which nobody listens, reserved by a socket of another protocol. The kernel
+/// gives ports below 32768 to nobody who asks for any port, and two tests of any process cannot
+/// have one reservation.
 fn reserve_port() -> (u16, UdpSocket) {
     let start = 20_000 + std::process::id() as u16 % 10_000;
     let ports = (start..32_000).chain(20_000..start);
@@ -109,7 +110,8 @@ fn exchange(port: u16, method: &str, target: &str, body: &[u8]) -> std::io::Resu
 /// Sends a plain request with more headers, each with its line's end.
 fn exchange_with(port: u16, method: &str, target: &str, headers: &str, body: &[u8]) -> std::io::Result<String> {
     let mut connection = TcpStream::connect(("127.0.0.1", port))?;
-    let (length, target) = (body.len(), target.replace('%', "%25").replace(' ', "%20"));
+    let length = body.len();
+    let target = target.replace('%', "%25").replace(' ', "%20");
     write!(
         connection,
         "{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{headers}Connection: close\r\n\r\n"

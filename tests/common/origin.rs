@@ -32,8 +32,11 @@ pub struct Origin {
 impl Origin {
     /// Serves `directory` on a free port.
     pub fn of(directory: &Path) -> Origin {
-        let (seen, redirects) = (Arc::<Mutex<Vec<Seen>>>::default(), Arc::<Mutex<Vec<Redirect>>>::default());
-        let (noted, rules, directory) = (Arc::clone(&seen), Arc::clone(&redirects), directory.to_owned());
+        let seen = Arc::<Mutex<Vec<Seen>>>::default();
+        let redirects = Arc::<Mutex<Vec<Redirect>>>::default();
+        let noted = Arc::clone(&seen);
+        let rules = Arc::clone(&redirects);
+        let directory = directory.to_owned();
         let listener = Listener::start("127.0.0.1:0", move |connection| {
             let rules = rules.lock().unwrap().clone();
             answer(connection, &noted, &rules, &directory);
@@ -102,7 +105,8 @@ fn answer(mut connection: TcpStream, seen: &Mutex<Vec<Seen>>, redirects: &[Redir
     let range =
         headers.lines().find_map(|line| line.strip_prefix("range: bytes=")).and_then(|range| range.split_once('-'));
     let Some((begin, last)) = range else { return say("200 OK", validators, &bytes) };
-    let (begin, last) = (begin.parse::<usize>().unwrap_or(0), last.parse::<usize>().unwrap_or(usize::MAX - 1));
+    let begin = begin.parse::<usize>().unwrap_or(0);
+    let last = last.parse::<usize>().unwrap_or(usize::MAX - 1);
     let end = (last + 1).min(bytes.len());
     if begin >= end {
         return say("416 Range Not Satisfiable", "", b"");

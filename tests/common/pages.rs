@@ -1,7 +1,8 @@
 //! Pages of the documentation whose commands run as they are.
 //!
-//! A fenced block `console` has commands after `$ ` and what they print, on a terminal. Any other block with a file name after the language,
-//! such as `r read.R`, is that file. All of a page happens in one directory with a copy of a small repository, `ocean`.
+//! A fenced block `console` has commands after `$ ` and what they print, on a terminal. Any other
+//! block with a file name after the language, such as `r read.R`, is that file. All of a page
+//! happens in one directory with a copy of a small repository, `ocean`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

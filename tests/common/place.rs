@@ -1,5 +1,5 @@
-//! Places of the tests' repositories: directories, or the store that `scripts/with-server` has started and named in the
-//! environment. The same suites run over both.
+//! Places of the tests' repositories: directories, or the store that `scripts/with-server` has
+//! started and named in the environment. The same suites run over both.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,8 @@ fn store() -> Option<String> {
     std::env::var("ICECHUNKFS_TEST_STORE").ok()
 }
 
-/// Returns true if repositories are directories of this machine: some properties only hold for those.
+/// Returns true if repositories are directories of this machine: some properties only hold for
+/// those.
 pub fn is_local() -> bool {
     store().is_none()
 }
@@ -27,7 +28,8 @@ pub fn needs_directory() -> bool {
     is_local()
 }
 
-/// Returns true if the store can hold a fixture. One server makes file names of keys, which may be too long for that.
+/// Returns true if the store can hold a fixture. One server makes file names of keys, which may be
+/// too long for that.
 pub fn takes(fixture: &str) -> bool {
     let too_long = fixture.ends_with("v1-refnames") && std::env::var_os("ICECHUNKFS_TEST_SHORT_KEYS").is_some();
     if too_long {
@@ -83,7 +85,8 @@ pub async fn reference(place: &Path) -> Repository {
         None => new_local_filesystem_storage(place).await,
         Some((scheme, rest)) => {
             let (bucket, prefix) = rest.split_once('/').unwrap();
-            let (bucket, prefix) = (bucket.to_owned(), Some(prefix.to_owned()));
+            let bucket = bucket.to_owned();
+            let prefix = Some(prefix.to_owned());
             match scheme {
                 "s3" => {
                     let options = S3Options::default()

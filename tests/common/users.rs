@@ -42,8 +42,8 @@ impl Commons {
     pub fn program(&self) -> PathBuf {
         let path = self.path("icechunkfs");
         if !path.exists() {
-            // Another process copies: a copy that this one has open for writing while another thread forks cannot be
-            // run.
+            // Another process copies: a copy that this one has open for writing while another
+            // thread forks cannot be run.
             crate::common::run(Command::new("cp").arg(crate::common::program()).arg(&path)).success();
         }
         path
@@ -84,7 +84,8 @@ pub fn by_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 /// Makes this thread, and no other one, `nobody`'s.
 fn become_nobody() {
     let none = std::ptr::null::<libc::gid_t>();
-    // SAFETY: the calls take numbers, and an empty list. Made as system calls they change the calling thread alone.
+    // SAFETY: the calls take numbers, and an empty list. Made as system calls they change the
+    // calling thread alone.
     let done = unsafe {
         libc::syscall(libc::SYS_setgroups, 0, none) == 0
             && libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY) == 0

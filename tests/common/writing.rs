@@ -1,4 +1,5 @@
-//! A writable mount of a new repository, and the reference implementation's view of that repository.
+//! A writable mount of a new repository, and the reference implementation's view of that
+//! repository.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -124,7 +125,8 @@ impl Writable {
         touch(&self.control(name))
     }
 
-    /// Unmounts; the kernel notifies the daemon of the last close a moment after the program's `close` has returned.
+    /// Unmounts; the kernel notifies the daemon of the last close a moment after the program's
+    /// `close` has returned.
     #[track_caller]
     pub fn unmount(&self) {
         wait_for("the mount is in use", || {
@@ -353,8 +355,8 @@ fn array_with(shape: &[u64], chunks: &[u64], codecs: serde_json::Value) -> Strin
     .to_string()
 }
 
-/// Makes an array whose `c/0` is committed, and whose `c/1`, `c/2` and an untracked file are uncommitted; `sizes` are
-/// those of the chunks.
+/// Makes an array whose `c/0` is committed, and whose `c/1`, `c/2` and an untracked file are
+/// uncommitted; `sizes` are those of the chunks.
 pub fn with_waiting_work(mount: &Writable, [committed, large, small]: [usize; 3]) {
     let root = mount.root();
     put(&root.join("zarr.json"), GROUP).unwrap();
@@ -372,8 +374,8 @@ pub fn put(path: &Path, content: impl AsRef<[u8]>) -> std::io::Result<()> {
     std::fs::write(path, content)
 }
 
-/// Returns bytes that are unique for each writer and commit; a few sizes, so that some are inline, some packed, some
-/// separate objects.
+/// Returns bytes that are unique for each writer and commit; a few sizes, so that some are inline,
+/// some packed, some separate objects.
 pub fn content_of(writer: usize, n: usize) -> Vec<u8> {
     let length = [40, 3000, 300_000][(writer + n) % 3];
     format!("writer {writer}, commit {n}. ").into_bytes().into_iter().cycle().take(length).collect()

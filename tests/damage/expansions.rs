@@ -1,4 +1,5 @@
-//! Files that expand a thousandfold: every decoder stays within the memory bound, and takes seconds.
+//! Files that expand a thousandfold: every decoder stays within the memory bound, and takes
+//! seconds.
 //!
 //! Memory is what the allocator counts, not what the program says.
 
@@ -35,13 +36,15 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Calls `work`, and returns its peak of memory and its time.
 fn measure(work: impl FnOnce()) -> (usize, Duration) {
-    let (start, before) = (Instant::now(), NOW.load(Ordering::Relaxed));
+    let start = Instant::now();
+    let before = NOW.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
     work();
     (PEAK.load(Ordering::Relaxed).saturating_sub(before), start.elapsed())
 }
 
-/// Decodes a file by its key, and makes all of its values that any command makes; any result is accepted.
+/// Decodes a file by its key, and makes all of its values that any command makes; any result is
+/// accepted.
 fn decode(key: &str, file: &[u8]) -> Result<()> {
     let begin = key.split('/').next().unwrap_or_default();
     match begin {
@@ -116,8 +119,8 @@ fn decode_log(file: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Decodes the files of all cases that `make` returns, and uses each as a repository. One of each of the `kinds` takes more than the bound, and is a
-/// thousandth of it.
+/// Decodes the files of all cases that `make` returns, and uses each as a repository. One of each
+/// of the `kinds` takes more than the bound, and is a thousandth of it.
 fn all_are_bounded(make: fn() -> Vec<Expanding>, kinds: &[&str]) {
     common::watchdog();
     let _alone = alone();

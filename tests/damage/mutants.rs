@@ -1,9 +1,9 @@
-//! Damaged repositories, on disk, through every command of the program: with 1 GiB of address space and ten seconds
-//! each, none panics, aborts or hangs.
+//! Damaged repositories, on disk, through every command of the program: with 1 GiB of address space
+//! and ten seconds each, none panics, aborts or hangs.
 //!
-//! `ICECHUNKFS_MUTANTS` sets their number (default 40); `scripts/soak` uses 20,000. `ICECHUNKFS_SEED` repeats a run,
-//! and with `ICECHUNKFS_MUTANT` only the one that a failure names. `ICECHUNKFS_PROGRAM` is another build of the
-//! program.
+//! `ICECHUNKFS_MUTANTS` sets their number (default 40); `scripts/soak` uses 20,000.
+//! `ICECHUNKFS_SEED` repeats a run, and with `ICECHUNKFS_MUTANT` only the one that a failure names.
+//! `ICECHUNKFS_PROGRAM` is another build of the program.
 use std::collections::BTreeMap;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -65,7 +65,8 @@ impl Sound {
     }
 }
 
-/// Runs a command with bounded address space. Returns whether it succeeded, or a description of its crash.
+/// Runs a command with bounded address space. Returns whether it succeeded, or a description of its
+/// crash.
 fn run(mut command: Command) -> Result<bool, String> {
     let limit = libc::rlimit { rlim_cur: ADDRESS_SPACE, rlim_max: ADDRESS_SPACE };
     // SAFETY: the closure makes one system call, on memory that it owns.
@@ -98,7 +99,9 @@ fn icechunkfs(words: &[&str]) -> Result<bool, String> {
 fn through_everything(number: u64, sound: &Sound, repo: &Path, beside: &Path) -> Result<Vec<String>, String> {
     let repo = repo.to_str().unwrap();
     let beside = |name: &str| beside.join(name).display().to_string();
-    let (out, elsewhere, source) = (beside("out"), beside("elsewhere"), beside("source"));
+    let out = beside("out");
+    let elsewhere = beside("elsewhere");
+    let source = beside("source");
     let branch = &*sound.branch;
     let reading: [&[&str]; 16] = [
         &["refs", repo],
@@ -184,7 +187,8 @@ fn mounted(repo: &str, words: &[&str], refused: &mut Vec<String>) -> Result<(), 
     run(command).map_err(with_log)?;
     let file = |name: &str| mount.path().join(name);
     if is_writable {
-        // A repository may be refused, or have a file in the place of a directory: any result is accepted.
+        // A repository may be refused, or have a file in the place of a directory: any result is
+        // accepted.
         let _ = std::fs::create_dir(file("made-here"));
         let _ = std::fs::write(file("made-here/zarr.json"), r#"{"zarr_format":3,"node_type":"group","attributes":{}}"#);
         let _ = std::fs::write(file("notes"), "mine");
@@ -244,7 +248,8 @@ fn no_command_panics_hangs_or_takes_all_memory() {
     let mut random = Random::new(seed | 1);
     random.shuffle(&mut targets);
     let failures = Mutex::new(Vec::new());
-    let (next, done) = (AtomicU64::new(range.start), AtomicU64::new(0));
+    let next = AtomicU64::new(range.start);
+    let done = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {

@@ -1,7 +1,8 @@
-//! Damaged copies of every fixture file: whatever they contain, nothing panics, hangs or uses memory without bound.
+//! Damaged copies of every fixture file: whatever they contain, nothing panics, hangs or uses
+//! memory without bound.
 //!
-//! `ICECHUNKFS_MUTATIONS` sets their number (default 500); `scripts/soak` uses many more. `ICECHUNKFS_SEED` repeats a
-//! run.
+//! `ICECHUNKFS_MUTATIONS` sets their number (default 500); `scripts/soak` uses many more.
+//! `ICECHUNKFS_SEED` repeats a run.
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -245,7 +246,8 @@ async fn walk(tree: &Arc<Tree>) {
     }
 }
 
-/// Damaged documents and indexes of shards may contain anything; the bytes that are read are the stored ones.
+/// Damaged documents and indexes of shards may contain anything; the bytes that are read are the
+/// stored ones.
 #[test]
 fn damaged_shard_indexes_change_no_bytes_that_are_read() {
     const INNER: usize = 600;
@@ -264,7 +266,8 @@ fn damaged_shard_indexes_change_no_bytes_that_are_read() {
     let documents: Vec<Vec<u8>> =
         [serde_json::json!([{"name": "bytes"}]), serde_json::json!([nested, {"name": "crc32c"}])]
             .map(|inner| {
-                let (shape, codecs) = (serde_json::json!([COUNT * INNER]), serde_json::json!([codec(inner)]));
+                let shape = serde_json::json!([COUNT * INNER]);
+                let codecs = serde_json::json!([codec(inner)]);
                 shard::array(shape.clone(), shape, codecs).to_string().into_bytes()
             })
             .to_vec();
@@ -275,7 +278,8 @@ fn damaged_shard_indexes_change_no_bytes_that_are_read() {
     for n in 0..4 * count {
         let mut document = documents[n % 2].clone();
         change(&mut document, &mut random);
-        let (start, before) = (Instant::now(), NOW.load(Ordering::Relaxed));
+        let start = Instant::now();
+        let before = NOW.load(Ordering::Relaxed);
         PEAK.store(before, Ordering::Relaxed);
         if let Ok(Some(sharding)) = ShardLayout::parse(&document, &mut Meter::brief("a zarr.json"))
             && let Some(place) = sharding.index_range(bytes.len() as u64)
@@ -312,7 +316,8 @@ fn damaged_shard_indexes_change_no_bytes_that_are_read() {
     for n in 0..count / 10 {
         let mut damaged = bytes.clone();
         for _ in 0..=random.below(40) {
-            let (at, value) = (index + random.below(16 * COUNT) / 8 * 8, random.next() >> random.below(64));
+            let at = index + random.below(16 * COUNT) / 8 * 8;
+            let value = random.next() >> random.below(64);
             damaged[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
         if n % 4 != 0 {
@@ -374,7 +379,8 @@ fn damaged_files_cause_no_panic_hang_or_excessive_memory() {
         let mut mutant = files.clone();
         let bytes = mutate(&mutant.0[&key], &mut random);
         mutant.0.insert(key.clone(), bytes.into());
-        let (start, before) = (Instant::now(), NOW.load(Ordering::Relaxed));
+        let start = Instant::now();
+        let before = NOW.load(Ordering::Relaxed);
         PEAK.store(before, Ordering::Relaxed);
         let what = format!("mutation {n} of seed {seed}: {name}/{key}");
         let outcome = runtime.block_on(async {

@@ -1,4 +1,5 @@
-//! Usage errors, wrong paths and damaged repositories: each has its message or errno, and undamaged parts still work.
+//! Usage errors, wrong paths and damaged repositories: each has its message or errno, and undamaged
+//! parts still work.
 
 use std::path::{Path, PathBuf};
 
@@ -158,10 +159,12 @@ fn a_missing_or_damaged_snapshot_is_named() {
     assert!(mount.mounted_as().is_none());
 }
 
-/// Counts the files below a directory that can be read and those that give EIO; any other error fails.
+/// Counts the files below a directory that can be read and those that give EIO; any other error
+/// fails.
 fn read_all(directory: &Path) -> (usize, usize) {
     let Ok(entries) = std::fs::read_dir(directory) else { return (0, 1) };
-    let (mut good, mut bad) = (0, 0);
+    let mut good = 0;
+    let mut bad = 0;
     for entry in entries {
         let entry = match entry {
             Ok(entry) => entry,

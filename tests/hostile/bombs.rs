@@ -1,5 +1,5 @@
-//! Repositories of some kilobytes that expand to gigabytes: no command exceeds its memory bound, or takes more than
-//! seconds.
+//! Repositories of some kilobytes that expand to gigabytes: no command exceeds its memory bound, or
+//! takes more than seconds.
 //!
 //! Memory is the kernel's own measure of the process, not the program's.
 use std::io::Read;
@@ -17,8 +17,8 @@ use crate::common::{Mount, block_on, entries, program};
 
 /// Memory bound of each command, in bytes.
 const MEMORY: u64 = 64 << 20;
-/// Memory that the kernel counts besides: the program's own pages, which are many without optimization, and the test's
-/// own, which a process has until it becomes the command.
+/// Memory that the kernel counts besides: the program's own pages, which are many without
+/// optimization, and the test's own, which a process has until it becomes the command.
 const PROGRAM: u64 = 120 << 20;
 /// Time limit of a command.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -63,8 +63,10 @@ fn run(words: &[&str]) -> Ran {
         .unwrap();
     let mut output = String::new();
     child.stderr.take().unwrap().read_to_string(&mut output).unwrap();
-    let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: the child is ours and has not been waited for; both places are written by the call alone.
+    let mut status = 0;
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the child is ours and has not been waited for; both places are written by the call
+    // alone.
     let waited = unsafe { libc::wait4(i32::try_from(child.id()).unwrap(), &mut status, 0, usage.as_mut_ptr()) };
     assert!(waited > 0, "{}", std::io::Error::last_os_error());
     // SAFETY: zeroes are a value of it, and the call has succeeded.
@@ -149,7 +151,8 @@ fn a_snapshot_that_expands_is_refused() {
 fn manifests_and_logs_that_expand_share_one_bound() {
     let made = made();
     // Two of them exceed the bound.
-    let (manifest, log) = (bomb(2, 40 << 20, true), bomb(4, 600 << 20, false));
+    let manifest = bomb(2, 40 << 20, true);
+    let log = bomb(4, 600 << 20, false);
     for file in files(made.repository(), "manifests") {
         std::fs::write(file, &manifest).unwrap();
     }

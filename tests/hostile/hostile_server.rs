@@ -1,4 +1,5 @@
-//! Hostile stores: every command that uses one ends in time and within its memory, whatever the store answers.
+//! Hostile stores: every command that uses one ends in time and within its memory, whatever the
+//! store answers.
 
 mod commands;
 mod measure;

@@ -1,8 +1,9 @@
 //! Merges of branches, compared with the independent merge of [`super::merge::oracle`].
 //!
-//! The reference implementation makes random commits on two branches, which `icechunkfs merge` then merges, several times and in both
-//! directions. What the reference reads afterwards must be what the oracle says, and a refusal must have a reason.
-//! `ICECHUNKFS_MERGE_PAIRS` sets the number of pairs of branches, `ICECHUNKFS_SEED` the first seed.
+//! The reference implementation makes random commits on two branches, which `icechunkfs merge` then
+//! merges, several times and in both directions. What the reference reads afterwards must be what
+//! the oracle says, and a refusal must have a reason. `ICECHUNKFS_MERGE_PAIRS` sets the number of
+//! pairs of branches, `ICECHUNKFS_SEED` the first seed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -138,7 +139,8 @@ pub struct Begun {
     pub keys: Keys,
 }
 
-/// Creates a repository, every third one of version 1, whose commit is the result of so many random changes.
+/// Creates a repository, every third one of version 1, whose commit is the result of so many random
+/// changes.
 pub fn begin(seed: u64, random: &mut Random, changes: usize) -> Begun {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("repo");
@@ -162,7 +164,8 @@ impl Pair {
         let mut known = BTreeMap::new();
         let numbers = numbers_of(&reference, &mut known);
         let branch = |name| Branch { name, keys: keys.clone(), numbers: numbers.clone() };
-        let (main, other) = (branch("main"), branch("dev"));
+        let main = branch("main");
+        let other = branch("dev");
         let base = (keys.clone(), numbers.clone());
         Pair { place, reference, is_v1, known, base, main, other, _directory: directory }
     }
@@ -181,9 +184,8 @@ impl Pair {
                 && !is_at_or_below(&to, path)
             {
                 reference.rename(path, &to);
-                let name = |key: &String| match is_at_or_below(key, path) {
-                    true => format!("{to}{}", &key[path.len()..]),
-                    false => key.clone(),
+                let name = |key: &String| {
+                    if is_at_or_below(key, path) { format!("{to}{}", &key[path.len()..]) } else { key.clone() }
                 };
                 branch.keys = from.iter().map(|(key, bytes)| (name(key), bytes.clone())).collect();
             } else {
@@ -200,7 +202,8 @@ impl Pair {
         }
     }
 
-    /// Lets the reference collect garbage: for a day, nothing tells whether it still removes objects.
+    /// Lets the reference collect garbage: for a day, nothing tells whether it still removes
+    /// objects.
     fn collect(&mut self) {
         self.reference.create_branch("gone");
         let from = self.reference.on("main").keys();
@@ -238,16 +241,19 @@ impl Pair {
         words.extend(keep_commits.then_some("--keep-commits"));
         words.extend(on_conflict.iter().flat_map(|whose: &&str| ["--on-conflict", *whose]));
         let output = icechunkfs(&words);
-        let (said, errors) = (String::from_utf8_lossy(&output.stdout), &output.stderr);
+        let said = String::from_utf8_lossy(&output.stdout);
+        let errors = &output.stderr;
         let what = format!("{} into {} ({on_conflict:?}, {keep_commits}): {said}{errors}", source.name, target.name);
         // Opened anew: the reference keeps what it has read of a repository.
         let mut reference = Reference::open(&self.place);
-        let (found, history) = (reference.on(target.name).keys(), reference.history());
+        let found = reference.on(target.name).keys();
+        let history = reference.history();
         if !output.status.success() {
             let one = touched((base, base_numbers), (&source.keys, &source.numbers));
             let other = touched((base, base_numbers), (&target.keys, &target.numbers));
             let is_apart = oracle::are_apart(&one, &other) || self.only_chunks_differ();
-            // One of the commits may conflict although all together do not: what it changed was changed back.
+            // One of the commits may conflict although all together do not: what it changed was
+            // changed back.
             if expected.conflicts.is_empty() && is_apart && !keep_commits {
                 return Err(format!("refused without a reason: {what}"));
             }
@@ -260,7 +266,8 @@ impl Pair {
         let wanted = match on_conflict {
             _ if expected.conflicts.is_empty() => &expected.ours_win,
             None => return Err(format!("merged in spite of conflicts {:?}: {what}", expected.conflicts)),
-            // Each commit's conflicts are resolved: one may shrink an array and the next one enlarge it again, which together are no change.
+            // Each commit's conflicts are resolved: one may shrink an array and the next one
+            // enlarge it again, which together are no change.
             Some(_) if keep_commits => &found,
             // For git, ours is the branch that is merged into.
             Some("ours") => &expected.theirs_win,
@@ -321,7 +328,8 @@ fn branches_merge_as_the_oracle_does() {
     common::watchdog();
     let pairs = length("ICECHUNKFS_MERGE_PAIRS", QUICK, FULL);
     let first = number("ICECHUNKFS_SEED", 1) as u64;
-    let (next, totals) = (AtomicUsize::new(0), Mutex::new(Counts::default()));
+    let next = AtomicUsize::new(0);
+    let totals = Mutex::new(Counts::default());
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {

@@ -1,6 +1,8 @@
-//! Random histories of two repositories whose refs are pushed to each other while garbage is collected: by this program, by the reference, and by
-//! collections that stop in the middle and remove the rest of what they have found much later. After each step, every branch must have the keys
-//! and bytes that a model of plain maps has. `ICECHUNKFS_COLLECTION_RUNS` sets the number of histories, `ICECHUNKFS_SEED` the first seed.
+//! Random histories of two repositories whose refs are pushed to each other while garbage is
+//! collected: by this program, by the reference, and by collections that stop in the middle and
+//! remove the rest of what they have found much later. After each step, every branch must have the
+//! keys and bytes that a model of plain maps has. `ICECHUNKFS_COLLECTION_RUNS` sets the number of
+//! histories, `ICECHUNKFS_SEED` the first seed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -131,7 +133,8 @@ impl World {
 
     fn create(&mut self, random: &mut Random, at: usize) -> String {
         let repo = &mut self.repos[at];
-        let (name, from) = ((*random.pick(&NAMES)).to_owned(), repo.branch(random));
+        let name = (*random.pick(&NAMES)).to_owned();
+        let from = repo.branch(random);
         if !repo.branches.contains_key(&name) {
             repo.run(&["branch", "create", &name, "--at", &from]).success();
             repo.branches.insert(name.clone(), repo.branches[&from].clone());
@@ -150,7 +153,8 @@ impl World {
     }
 
     fn push(&mut self, random: &mut Random, at: usize) -> Result<String, String> {
-        let (to, name) = (self.repos[1 - at].place.clone(), self.repos[at].branch(random));
+        let to = self.repos[1 - at].place.clone();
+        let name = self.repos[at].branch(random);
         let mut words = vec!["push", to.to_str().unwrap()];
         let is_one = random.chance(60);
         words.extend(is_one.then_some(name.as_str()));
@@ -204,7 +208,8 @@ impl World {
         format!("gc until {point}, {} objects to go", repo.pending.len())
     }
 
-    /// A branch that both have is deleted in one of them, and pushed again while its garbage is collected.
+    /// A branch that both have is deleted in one of them, and pushed again while its garbage is
+    /// collected.
     fn collect_pushed(&mut self, random: &mut Random, at: usize) -> Result<String, String> {
         let mut said = vec![self.commit(random, at), self.push(random, at)?];
         said.push(self.delete(random, 1 - at));
@@ -215,7 +220,8 @@ impl World {
 
     fn restore(&mut self, random: &mut Random, at: usize) -> Result<String, String> {
         let repo = &mut self.repos[at];
-        let (name, from) = (repo.branch(random), repo.branch(random));
+        let name = repo.branch(random);
+        let from = repo.branch(random);
         let path = *random.pick(&["a", "g/a", "g", "h", "b", "x"]);
         let source = repo.branches[&from].clone();
         let output = repo.run(&["restore", path, "--from", &from, "--branch", &name]);
@@ -247,7 +253,8 @@ impl World {
     /// Each key of a merge is as on one of both sides.
     fn merge(&mut self, random: &mut Random, at: usize) -> Result<String, String> {
         let repo = &mut self.repos[at];
-        let (from, into) = (repo.branch(random), repo.branch(random));
+        let from = repo.branch(random);
+        let into = repo.branch(random);
         let mut words = vec!["merge", from.as_str(), "--into", into.as_str()];
         words.extend(*random.pick(&[&[][..], &["--on-conflict", "ours"], &["--on-conflict", "theirs"]]));
         words.extend(random.chance(40).then_some("--keep-commits"));
@@ -255,7 +262,8 @@ impl World {
         let what = format!("{words:?}: {}", output.all());
         if output.status.success() {
             let found = Reference::open(&repo.place).on(&into).keys();
-            let (one, other) = (&repo.branches[&from], &repo.branches[&into]);
+            let one = &repo.branches[&from];
+            let other = &repo.branches[&into];
             if let Some((key, _)) =
                 found.iter().find(|(key, bytes)| one.get(*key) != Some(bytes) && other.get(*key) != Some(bytes))
             {

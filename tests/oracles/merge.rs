@@ -1,9 +1,9 @@
-//! Several mounts and the reference implementation work on one branch: a move to another snapshot loses no change of
-//! any side.
+//! Several mounts and the reference implementation work on one branch: a move to another snapshot
+//! loses no change of any side.
 //!
-//! [`scenarios`] has one test for each way in which work was once lost. [`random`] lets mounts and the reference do
-//! random operations; the expected result is an independent three-way merge over plain maps of keys ([`oracle`]), which
-//! knows nothing of inodes, whiteouts or journals.
+//! [`scenarios`] has one test for each way in which work was once lost. [`random`] lets mounts and
+//! the reference do random operations; the expected result is an independent three-way merge over
+//! plain maps of keys ([`oracle`]), which knows nothing of inodes, whiteouts or journals.
 
 pub mod oracle;
 pub mod random;

@@ -1,13 +1,13 @@
-//! Random operations on a mount and on a plain directory: programs must see the same in both, and a commit must have
-//! exactly the content of the plain directory at that moment.
+//! Random operations on a mount and on a plain directory: programs must see the same in both, and a
+//! commit must have exactly the content of the plain directory at that moment.
 //!
-//! A failure prints a listing of operations, shortened as far as possible, and leaves it in `target/tmp`. To run it
-//! again:
+//! A failure prints a listing of operations, shortened as far as possible, and leaves it in
+//! `target/tmp`. To run it again:
 //!
 //!     ICECHUNKFS_MODEL_REPLAY=listing.txt cargo test --test oracles model::replay -- --ignored --nocapture
 //!
-//! Kept in `tests/oracles/model/regressions`, it is replayed by every run. `ICECHUNKFS_MODEL_OPERATIONS` sets the
-//! number of operations, `ICECHUNKFS_SEED` the seed.
+//! Kept in `tests/oracles/model/regressions`, it is replayed by every run.
+//! `ICECHUNKFS_MODEL_OPERATIONS` sets the number of operations, `ICECHUNKFS_SEED` the seed.
 
 pub mod apply;
 pub mod generate;
@@ -50,8 +50,8 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     })
 }
 
-/// Returns the path of a run's listing, which is written during the run: it is there even when the kernel ends this
-/// program (SIGBUS of a mapping).
+/// Returns the path of a run's listing, which is written during the run: it is there even when the
+/// kernel ends this program (SIGBUS of a mapping).
 fn listing_path(seed: u64) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("model-{seed}.txt"))
 }

@@ -1,7 +1,8 @@
 //! `icechunkfs log REPO PATH`, compared with what the keys of each commit say.
 //!
-//! The reference implementation makes random commits, moves among them. The expected commits come from the keys and the node ids before
-//! and after each commit: no logs, no manifests. `ICECHUNKFS_PATH_HISTORIES` sets the number of repositories.
+//! The reference implementation makes random commits, moves among them. The expected commits come
+//! from the keys and the node ids before and after each commit: no logs, no manifests.
+//! `ICECHUNKFS_PATH_HISTORIES` sets the number of repositories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,12 +25,14 @@ const COMMITS: usize = 14;
 
 type State = (Keys, Numbers);
 
-/// Returns the commits that touched `path`, newest first: their positions, and what the node was called then.
+/// Returns the commits that touched `path`, newest first: their positions, and what the node was
+/// called then.
 fn expected(states: &[State], path: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut wanted = path.to_owned();
     for at in (1..states.len()).rev() {
-        let (old, new) = (&states[at - 1], &states[at]);
+        let old = &states[at - 1];
+        let new = &states[at];
         let here = new.1.get(&wanted);
         let moved_from = here.and_then(|number| old.1.iter().find(|(_, other)| *other == number)).map(|(path, _)| path);
         let before = moved_from.unwrap_or(&wanted);

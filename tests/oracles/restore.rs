@@ -1,8 +1,10 @@
-//! Restores of random paths from random commits, compared with an independent model on plain maps of keys.
+//! Restores of random paths from random commits, compared with an independent model on plain maps
+//! of keys.
 //!
-//! The reference implementation makes a random history with moves. What `icechunkfs restore` makes of it, on a branch and in a mount, must be
-//! below the path what the reference reads in the old commit, and elsewhere what it was. `ICECHUNKFS_RESTORES` sets the number of
-//! histories, `ICECHUNKFS_SEED` the first seed.
+//! The reference implementation makes a random history with moves. What `icechunkfs restore` makes
+//! of it, on a branch and in a mount, must be below the path what the reference reads in the old
+//! commit, and elsewhere what it was. `ICECHUNKFS_RESTORES` sets the number of histories,
+//! `ICECHUNKFS_SEED` the first seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -85,7 +87,8 @@ impl History {
         // Opened anew: the reference keeps what it has read of a repository.
         self.begun.reference = Reference::open(&self.begun.place);
         let reference = &self.begun.reference;
-        let (id, keys) = (reference.history()[0].0.clone(), reference.keys());
+        let id = reference.history()[0].0.clone();
+        let keys = reference.keys();
         let numbers = numbers_of(reference, &mut self.known);
         self.commits.push(Commit { id, keys, numbers });
     }
@@ -149,7 +152,8 @@ fn differing(one: &Keys, other: &Keys) -> Vec<String> {
     one.keys().chain(other.keys()).filter(|key| one.get(*key) != other.get(*key)).cloned().collect()
 }
 
-/// Checks that nodes that both commits have below the path, under whatever name, are the same nodes afterwards.
+/// Checks that nodes that both commits have below the path, under whatever name, are the same nodes
+/// afterwards.
 fn check_identity(before: &Numbers, then: &Numbers, after: &Numbers, path: &str, name: &str) {
     for (at, number) in then.iter().filter(|(at, _)| is_at_or_below(at, name)) {
         let here = before.iter().any(|(path_now, other)| other == number && is_at_or_below(path_now, path));
@@ -275,7 +279,8 @@ fn restored_paths_are_as_they_were_and_others_as_they_are() {
     common::watchdog();
     let histories = length("ICECHUNKFS_RESTORES", QUICK, FULL);
     let first = number("ICECHUNKFS_SEED", 1) as u64;
-    let (next, totals) = (AtomicUsize::new(0), std::sync::Mutex::new(Counts::default()));
+    let next = AtomicUsize::new(0);
+    let totals = std::sync::Mutex::new(Counts::default());
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {

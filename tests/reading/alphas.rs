@@ -1,5 +1,6 @@
-//! Repositories of releases before 0.2: the real ones beside the project, the first layout by its specification, and
-//! mixtures of both that are made here. All of it through real mounts and the real command line.
+//! Repositories of releases before 0.2: the real ones beside the project, the first layout by its
+//! specification, and mixtures of both that are made here. All of it through real mounts and the
+//! real command line.
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -62,7 +63,8 @@ fn every_key_of_every_snapshot_is_shown() {
     assert!(keys > 30);
 }
 
-/// Only the first snapshot may lack its file: one that no other snapshot lists, or that has a parent, is missing.
+/// Only the first snapshot may lack its file: one that no other snapshot lists, or that has a
+/// parent, is missing.
 #[test]
 fn a_snapshot_without_its_file_is_missing_and_not_empty() {
     let Some(set) = FixtureSet::shared() else { return };
@@ -174,7 +176,8 @@ fn virtual_chunks_are_read_where_allowed() {
     for (fixture, instead) in all.into_iter().chain([(old, Some(migrated))]) {
         let mount = Mount::new(instead.as_deref().unwrap_or(&fixture.repository), &words);
         for reference in fixture.expected["notes"]["virtual"]["refs"].as_array().unwrap() {
-            let (offset, length) = (reference[2].as_u64().unwrap() as usize, reference[3].as_u64().unwrap() as usize);
+            let offset = reference[2].as_u64().unwrap() as usize;
+            let length = reference[3].as_u64().unwrap() as usize;
             let read = std::fs::read(mount.path().join(reference[0].as_str().unwrap())).unwrap();
             assert!(read == file[offset..offset + length], "{}: {reference}", fixture.name);
         }
@@ -211,7 +214,8 @@ fn log_as_of_selects_a_commit_and_unknown_names_are_errors() {
     }
 }
 
-/// Returns a copy of the shared fixture `name` in which `change` was applied to every file, by its key.
+/// Returns a copy of the shared fixture `name` in which `change` was applied to every file, by its
+/// key.
 fn changed(name: &str, change: impl Fn(&str, Vec<u8>) -> (String, Vec<u8>)) -> Option<(tempfile::TempDir, Fixture)> {
     let mut fixture = FixtureSet::shared().filter(|_| place::needs_directory())?.get(name);
     let copy = tempfile::tempdir().unwrap();
@@ -233,9 +237,12 @@ fn repositories_of_mixed_releases_are_read() {
         (key.to_owned(), if is_manifest { zstd::encode_all(bytes.as_slice(), 3).unwrap() } else { bytes })
     };
     // Today's readers accept a header without compression, though no release writes one.
-    let plain = |key: &str, bytes: Vec<u8>| match bytes.starts_with(b"ICE") {
-        true => (key.to_owned(), [&bytes[..38], &[0], &zstd::decode_all(&bytes[39..]).unwrap()].concat()),
-        false => (key.to_owned(), bytes),
+    let plain = |key: &str, bytes: Vec<u8>| {
+        if bytes.starts_with(b"ICE") {
+            (key.to_owned(), [&bytes[..38], &[0], &zstd::decode_all(&bytes[39..]).unwrap()].concat())
+        } else {
+            (key.to_owned(), bytes)
+        }
     };
     for made in [changed("v0-alpha-a", colon), changed("v0-alpha-a5", compressed), changed("v0-0.1.0", plain)] {
         let Some((_copy, fixture)) = made else { return };
@@ -272,7 +279,8 @@ fn follow_sees_a_new_ref_file_of_its_branch() {
     let Some((copy, fixture)) = changed("v0-alpha-a10", |key, bytes| (key.to_owned(), bytes)) else { return };
     let branch = copy.path().join("refs/branch.main");
     let history = &fixture.expected["refs"]["branch/main"]["history"];
-    let (tip, parent) = (history[0].as_str().unwrap(), history[1].as_str().unwrap());
+    let tip = history[0].as_str().unwrap();
+    let parent = history[1].as_str().unwrap();
     let newest = std::fs::read_dir(&branch).unwrap().map(|entry| entry.unwrap().file_name()).min().unwrap();
     let kept = std::fs::read(branch.join(&newest)).unwrap();
     std::fs::remove_file(branch.join(&newest)).unwrap();

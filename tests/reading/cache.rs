@@ -1,5 +1,5 @@
-//! The cache on a disk: cached chunks are not fetched again, others are, and no failure of the cache affects readers.
-//! Over a real server.
+//! The cache on a disk: cached chunks are not fetched again, others are, and no failure of the
+//! cache affects readers. Over a real server.
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -72,7 +72,9 @@ fn read(mount: &Mount) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn a_second_mount_makes_one_request() {
     let Some(server) = s3() else { return };
-    let (line, repo, cache) = (Line::to(server.port), made(server.port, "warm"), CacheDir::new());
+    let line = Line::to(server.port);
+    let repo = made(server.port, "warm");
+    let cache = CacheDir::new();
     let first = cache.mount(line.port, &repo, &[]);
     let expected = read(&first);
     assert_eq!(expected.len(), 42);
@@ -112,7 +114,8 @@ fn a_second_mount_makes_one_request() {
 #[test]
 fn offline_mounts_show_what_was_cached() {
     let Some(server) = s3() else { return };
-    let (repo, cache) = (made(server.port, "offline"), CacheDir::new());
+    let repo = made(server.port, "offline");
+    let cache = CacheDir::new();
     let old = upload(server.port, &project("tests/fixtures/repos/own-v1-basic"), "own-v1-basic");
     let nobody = free_port();
     let refused = |repo: &str, words: &[&str]| try_to_mount(nobody, repo, words).1.failure();
@@ -157,7 +160,9 @@ fn offline_mounts_show_what_was_cached() {
 #[test]
 fn prefetched_chunks_are_cached_on_disk() {
     let Some(server) = s3() else { return };
-    let (line, repo, cache) = (Line::to(server.port), made(server.port, "prefetch"), CacheDir::new());
+    let line = Line::to(server.port);
+    let repo = made(server.port, "prefetch");
+    let cache = CacheDir::new();
     let first = cache.mount(line.port, &repo, &["--ahead", "0"]);
     let place = first.path().display().to_string();
     let prefetch = |words: &[&str]| icechunkfs(line.port, &[&["prefetch", &place], words].concat()).text();
@@ -186,7 +191,9 @@ fn prefetched_chunks_are_cached_on_disk() {
 #[test]
 fn damaged_cache_entries_are_fetched_again() {
     let Some(server) = s3() else { return };
-    let (line, repo, cache) = (Line::to(server.port), made(server.port, "damaged"), CacheDir::new());
+    let line = Line::to(server.port);
+    let repo = made(server.port, "damaged");
+    let cache = CacheDir::new();
     let first = cache.mount(line.port, &repo, &[]);
     let expected = read(&first);
     first.end();
@@ -217,14 +224,17 @@ fn damaged_cache_entries_are_fetched_again() {
     assert!(read(&third) == expected);
 }
 
-/// A chunk gets into the cache while it is open: the kernel requires that all its opens are of one kind.
+/// A chunk gets into the cache while it is open: the kernel requires that all its opens are of one
+/// kind.
 #[test]
 fn cached_chunks_are_passed_through_to_the_kernel() {
     let Some(server) = s3() else { return };
     if !writing::needed(is_root(), "passthrough needs root") {
         return;
     }
-    let (line, repo, cache) = (Line::to(server.port), made(server.port, "handed"), CacheDir::new());
+    let line = Line::to(server.port);
+    let repo = made(server.port, "handed");
+    let cache = CacheDir::new();
     let mount = cache.mount(line.port, &repo, &["--io", "passthrough", "--ahead", "0"]);
     let path = mount.path().join("a/c/7");
     let before = File::open(&path).unwrap();
@@ -252,7 +262,8 @@ fn cached_chunks_are_passed_through_to_the_kernel() {
 #[test]
 fn the_cache_stays_within_its_size() {
     let Some(server) = s3() else { return };
-    let (repo, cache) = (made(server.port, "bound"), CacheDir::new());
+    let repo = made(server.port, "bound");
+    let cache = CacheDir::new();
     let mounts: Vec<Mount> =
         (0..3).map(|_| cache.mount(server.port, &repo, &["--cache-size", "6M", "--memory", "32M"])).collect();
     let expected = read(&mounts[0]);
@@ -266,7 +277,8 @@ fn the_cache_stays_within_its_size() {
     assert!(cache.bytes() > 3 << 20, "the cache must be used: {}", cache.bytes());
 }
 
-/// The disk is full, or nearly; the directory vanishes; another version has written there. Readers are not affected.
+/// The disk is full, or nearly; the directory vanishes; another version has written there. Readers
+/// are not affected.
 #[test]
 fn cache_failures_do_not_affect_readers() {
     let Some(server) = s3() else { return };
@@ -309,7 +321,8 @@ fn cache_failures_do_not_affect_readers() {
 #[test]
 fn a_killed_daemon_leaves_no_wrong_cache_entry() {
     let Some(server) = s3() else { return };
-    let (repo, cache) = (made(server.port, "killed"), CacheDir::new());
+    let repo = made(server.port, "killed");
+    let cache = CacheDir::new();
     let plain = mount(server.port, &repo, &["-o", "ro"]);
     let expected = read(&plain);
     for round in 0..4 {

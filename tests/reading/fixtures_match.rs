@@ -1,5 +1,5 @@
-//! Every repository, every branch, tag and snapshot, as the reference implementation reads it: keys, sizes, bytes,
-//! refs, history. All of it through real mounts and the real command line.
+//! Every repository, every branch, tag and snapshot, as the reference implementation reads it:
+//! keys, sizes, bytes, refs, history. All of it through real mounts and the real command line.
 use std::collections::BTreeMap;
 
 use crate::common::{self, Fixture, FixtureSet, Mount, read_hashes, run_on};
@@ -22,7 +22,9 @@ fn shared_fixtures_show_what_the_reference_reads() {
 }
 
 fn check_all(set: &FixtureSet) {
-    let (mut snapshots, mut keys, mut unreadable) = (0, 0, 0);
+    let mut snapshots = 0;
+    let mut keys = 0;
+    let mut unreadable = 0;
     for fixture in set.all() {
         check_refs(&fixture);
         for id in fixture.expected["snapshots"].as_object().unwrap().keys() {
@@ -46,7 +48,8 @@ fn check_refs(fixture: &Fixture) {
             assert_eq!(listed.get(name), Some(id), "{}: {kind} {name}", fixture.name);
         }
         if fixture.name.ends_with("v1-refnames") {
-            // The reference cannot look up the names that it lists here, or lists none: ours are the real ones.
+            // The reference cannot look up the names that it lists here, or lists none: ours are
+            // the real ones.
             assert!(listed.contains_key("ветка"), "{}: {kind}: {listed:?}", fixture.name);
             assert!(!listed.keys().any(|name| name.contains("%D0")), "{}: {kind}: {listed:?}", fixture.name);
         } else {

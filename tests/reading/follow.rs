@@ -1,5 +1,5 @@
-//! Mounts that follow their branch: new commits show atomically, open files stay as they were, and unchanged files stay
-//! in the kernel's caches.
+//! Mounts that follow their branch: new commits show atomically, open files stay as they were, and
+//! unchanged files stay in the kernel's caches.
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -199,8 +199,8 @@ fn a_follow_keeps_unchanged_files_in_the_page_cache() {
     assert_eq!(read_files(&mount.path()), read_files(&root));
 }
 
-/// Programs that open one file after the other, while commits change them all, never see an older snapshot after a
-/// newer one.
+/// Programs that open one file after the other, while commits change them all, never see an older
+/// snapshot after a newer one.
 #[test]
 fn readers_see_no_older_snapshot_after_a_newer_one() {
     const FILES: usize = 12;
@@ -230,9 +230,12 @@ fn readers_see_no_older_snapshot_after_a_newer_one() {
     let looks = std::thread::scope(|scope| {
         let readers: Vec<_> = (0..3)
             .map(|reader| {
-                let (seen, over) = (mount.path(), &over);
+                let seen = mount.path();
+                let over = &over;
                 scope.spawn(move || {
-                    let (mut last, mut looks, mut at) = (0, 0, reader);
+                    let mut last = 0;
+                    let mut looks = 0;
+                    let mut at = reader;
                     while !over.load(Ordering::Relaxed) {
                         at = (at * 5 + 3) % FILES;
                         let text = std::fs::read_to_string(seen.join(format!("a/c/{at}"))).unwrap();
@@ -253,7 +256,8 @@ fn readers_see_no_older_snapshot_after_a_newer_one() {
             .collect();
         for version in 1..=COMMITS {
             fill(version);
-            // However fast commits are, the mount moves several times between the first and the last.
+            // However fast commits are, the mount moves several times between the first and the
+            // last.
             if version % 5 == 0 {
                 common::wait_until("a commit", || mount.path().join(format!("g{version}")).exists());
             }
@@ -280,7 +284,8 @@ fn resets_and_expirations_are_followed_in_both_versions() {
         let document = array(&[9], &[1]);
         reference.commit(&[("zarr.json", GROUP.as_bytes()), ("a/zarr.json", document.as_bytes())], "first");
         reference.create_branch("side");
-        let (main, side) = (follow(&place, &[]), follow(&place, &["--branch", "side"]));
+        let main = follow(&place, &[]);
+        let side = follow(&place, &["--branch", "side"]);
         reference.commit(&[("a/c/0", b"one"), ("a/c/1", b"old")], "second");
         wait_for_content(&main.path().join("a/c/0"), b"one");
         let open = File::open(main.path().join("a/c/0")).unwrap();
@@ -400,7 +405,8 @@ fn follow_refuses_conflicting_options() {
     assert!(unknown.contains("did you mean `main`"), "{unknown}");
 }
 
-/// Random commits by a writable mount; after each, the following mount shows the same, and open files are as they were.
+/// Random commits by a writable mount; after each, the following mount shows the same, and open
+/// files are as they were.
 #[test]
 fn random_histories_are_followed() {
     let commits = length("ICECHUNKFS_FOLLOW_COMMITS", 12, 40);
@@ -464,7 +470,8 @@ fn change(root: &Path, arrays: &mut BTreeMap<String, [u32; 2]>, random: &mut Ran
             arrays.remove(name);
         }
         (2, _) => {
-            let (name, to) = (random.pick(&names), format!("moved{}", random.below(4)));
+            let name = random.pick(&names);
+            let to = format!("moved{}", random.below(4));
             if !root.join(&to).exists() {
                 std::fs::rename(root.join(name), root.join(&to)).unwrap();
                 let grid = arrays.remove(name).unwrap();

@@ -228,8 +228,8 @@ fn a_busy_mount_is_not_unmounted() {
     let refused = run_on(mount.path(), &["unmount"]).failure();
     assert!(refused.contains("is in use"), "{refused}");
     assert!(mount.mounted_as().is_some());
-    // A signal detaches it: new programs have no access, the open file stays readable, and the daemon ends when it is
-    // closed.
+    // A signal detaches it: new programs have no access, the open file stays readable, and the
+    // daemon ends when it is closed.
     let daemon = mount.daemon();
     signal(daemon, "-TERM");
     wait_until("it is detached", || mount.mounted_as().is_none());
@@ -335,7 +335,8 @@ fn mount_and_umount_find_the_program_by_type_and_by_fstab() {
     }
     let _helper = Helper::new();
     let home = Home::new();
-    let (repo, place) = (home.path("repo"), home.mountpoint());
+    let repo = home.path("repo");
+    let place = home.mountpoint();
     let table = || std::fs::read_to_string("/proc/mounts").unwrap();
     let mounted = || table().lines().any(|l| l.contains(place.to_str().unwrap()) && l.contains(" fuse.icechunkfs "));
     let umount = || {

@@ -1,4 +1,5 @@
-//! Repositories that the reference implementation (the `icechunk` crate) writes during the test, read through mounts.
+//! Repositories that the reference implementation (the `icechunk` crate) writes during the test,
+//! read through mounts.
 
 use std::path::Path;
 use std::process::Command;
@@ -76,7 +77,8 @@ fn chunk_key(path: &str, grid: &[u32], n: usize) -> String {
     key
 }
 
-/// Applies the steps; steps that the reference refuses (an array below an array's chunk, ...) are skipped.
+/// Applies the steps; steps that the reference refuses (an array below an array's chunk, ...) are
+/// skipped.
 async fn apply(repository: &Repository, steps: &[Step]) {
     let mut arrays: Vec<(String, Vec<u32>)> = Vec::new();
     let mut session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
@@ -88,7 +90,8 @@ async fn apply(repository: &Repository, steps: &[Step]) {
                 let _ = store.set(&format!("{path}/zarr.json"), document).await;
             }
             Step::Array(path, grid) => {
-                // Below an array a node could stand in its chunks' place: the project's own fixtures have those.
+                // Below an array a node could stand in its chunks' place: the project's own
+                // fixtures have those.
                 let below = arrays
                     .iter()
                     .any(|(other, _)| path.starts_with(&format!("{other}/")) || other.starts_with(&format!("{path}/")));
@@ -239,7 +242,8 @@ fn the_memory_bound_holds_under_many_readers() {
     assert!(peak < 16 << 20, "{peak} bytes");
 }
 
-/// Returns the peak memory of a mount's daemon, in bytes, without its code, which is twice as large as in a release.
+/// Returns the peak memory of a mount's daemon, in bytes, without its code, which is twice as large
+/// as in a release.
 fn peak_memory(mount: &Mount) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", mount.daemon())).unwrap();
     let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap();

@@ -51,8 +51,8 @@ async fn many_refs_of_version_1_take_few_round_trips() {
     assert!(deleted.len() >= 10 && depth(&trips) <= 3, "{deleted:?}: {trips:#?}");
 }
 
-/// A storage that passes requests on and records them. It gives no direct access to files, so that every byte is
-/// requested.
+/// A storage that passes requests on and records them. It gives no direct access to files, so that
+/// every byte is requested.
 #[derive(Debug)]
 struct Counting {
     inner: Arc<dyn Storage>,
@@ -131,7 +131,8 @@ fn counting(fixture: &Fixture) -> Arc<Counting> {
     Counting::over(storage::open_directory(&fixture.repository).unwrap())
 }
 
-/// Returns `requests` in their order without those for the configuration of version 1, which is read beside others, and the number of these.
+/// Returns `requests` in their order without those for the configuration of version 1, which is
+/// read beside others, and the number of these.
 fn beside_config(requests: Vec<String>) -> (Vec<String>, usize) {
     let (config, others): (Vec<String>, Vec<String>) =
         requests.into_iter().partition(|request| request == "get config.yaml");
@@ -177,7 +178,8 @@ async fn the_first_byte_of_a_chunk_takes_four_requests() {
     }
 }
 
-/// Whatever its generation, a repository that is opened for the first time is open after one round trip.
+/// Whatever its generation, a repository that is opened for the first time is open after one round
+/// trip.
 #[tokio::test]
 async fn a_repository_of_any_version_is_open_after_one_round_trip() {
     for name in ["own-v2-basic", "own-v1-basic"] {
@@ -227,7 +229,8 @@ async fn concurrent_readers_fetch_a_manifest_once() {
     storage.take();
     let tasks: Vec<_> = (0..32)
         .map(|_| {
-            let (tree, path) = (Arc::clone(&tree), path.clone());
+            let tree = Arc::clone(&tree);
+            let path = path.clone();
             tokio::spawn(async move { tree.resolve(&path).await.unwrap().size })
         })
         .collect();
@@ -237,7 +240,8 @@ async fn concurrent_readers_fetch_a_manifest_once() {
     assert_eq!(storage.take(), ["get manifests"]);
 }
 
-/// Threads that prefetch the same chunks at the same moment, as the kernel's do, fetch each byte once.
+/// Threads that prefetch the same chunks at the same moment, as the kernel's do, fetch each byte
+/// once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_prefetches_fetch_each_byte_once() {
     const CHUNKS: u64 = 64;
@@ -252,10 +256,13 @@ async fn concurrent_prefetches_fetch_each_byte_once() {
     for round in 0..200 {
         let reader =
             Arc::new(Reader::new(Arc::clone(&storage) as Arc<dyn Storage>, Budget::new(512 << 20, 0).unwrap()));
-        let (gate, runtime) = (Barrier::new(4), tokio::runtime::Handle::current());
+        let gate = Barrier::new(4);
+        let runtime = tokio::runtime::Handle::current();
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let (reader, gate, runtime) = (&reader, &gate, &runtime);
+                let reader = &reader;
+                let gate = &gate;
+                let runtime = &runtime;
                 scope.spawn(move || {
                     let _runtime = runtime.enter();
                     let wanted = (thread * 8..CHUNKS).map(|number| (number as usize, chunk(number))).collect();
@@ -274,7 +281,8 @@ async fn concurrent_prefetches_fetch_each_byte_once() {
     }
 }
 
-/// Repository of arrays that each have a manifest, as the reference writes them: a walk does not wait for one after the other.
+/// Repository of arrays that each have a manifest, as the reference writes them: a walk does not
+/// wait for one after the other.
 #[tokio::test]
 async fn a_walk_loads_small_manifests_ahead() {
     const ARRAYS: usize = 150;

@@ -22,7 +22,8 @@ fn inner(number: usize) -> Vec<u8> {
     (0..INNER).map(|at| (at * 7 + number * 13 + number / 256) as u8).collect()
 }
 
-/// Returns the large shard: its inner chunks are in random order, and not at the beginnings of pages.
+/// Returns the large shard: its inner chunks are in random order, and not at the beginnings of
+/// pages.
 fn large() -> Vec<u8> {
     let chunks: Vec<Option<Vec<u8>>> = (0..COUNT).map(|number| Some(with_checksum(inner(number)))).collect();
     USUAL.shard(&chunks, shuffled(COUNT))
@@ -381,7 +382,8 @@ fn shard_errors_name_the_shard_and_the_problem() {
     assert_eq!(std::fs::read(mount.root().join("b/c/0")).unwrap(), vec![7; 20]);
 }
 
-/// ZEP 2's draft: the chunk grid is that of inner chunks, and the stored objects are shards of them.
+/// ZEP 2's draft: the chunk grid is that of inner chunks, and the stored objects are shards of
+/// them.
 #[test]
 fn shards_of_a_storage_transformer_are_files() {
     let mount = Writable::new(&[]);
@@ -437,12 +439,10 @@ fn shards_written_by_zarr_python_are_listed() {
     run(Command::new(python).args(["-c", script]).arg(mount.root())).success();
     mount.commit("by zarr-python").unwrap();
     let inner = |shard: usize| -> Vec<Option<Vec<u8>>> {
-        let value = |row: usize, column: usize| match row < 6 && column < 12 {
-            true => (row * 12 + column) as u8,
-            false => 255,
-        };
+        let value = |row: usize, column: usize| if row < 6 && column < 12 { (row * 12 + column) as u8 } else { 255 };
         let chunk = |n: usize| {
-            let (top, left) = (4 * shard + n / 4 * 2, n % 4 * 4);
+            let top = 4 * shard + n / 4 * 2;
+            let left = n % 4 * 4;
             let bytes: Vec<u8> = (0..8).map(|at| value(top + at / 4, left + at % 4)).collect();
             // Chunks that only have the fill value are not stored.
             bytes.iter().any(|byte| *byte != 255).then_some(bytes)
@@ -499,7 +499,8 @@ fn a_write_into_a_large_chunk_fetches_nothing_before_the_commit() {
     let counted = Counted::to(server.port);
     let writer = Writer { scratch: tempfile::tempdir().unwrap(), port: counted.line.port, repo };
     let mounted = writer.mount();
-    let (mut first, mut second) = (shard.clone(), plain.clone());
+    let mut first = shard.clone();
+    let mut second = plain.clone();
 
     counted.begin();
     let file = open_to_write(&mounted, "a/c/0");
@@ -553,7 +554,8 @@ fn a_write_into_a_large_chunk_fetches_nothing_before_the_commit() {
     let mut random = Random::new(17);
     let mut below = |n: u64| random.below(n as usize) as u64;
     for n in 0..150 {
-        let (at, length) = (below(model.len() as u64), 1 + below(30_000));
+        let at = below(model.len() as u64);
+        let length = 1 + below(30_000);
         match below(8) {
             0..4 => {
                 let end = (at + length) as usize;
@@ -588,8 +590,8 @@ fn a_write_into_a_large_chunk_fetches_nothing_before_the_commit() {
     }
 }
 
-/// For a program that reads shard after shard the next one's index is prefetched, or all of it if it reads whole
-/// shards.
+/// For a program that reads shard after shard the next one's index is prefetched, or all of it if
+/// it reads whole shards.
 #[test]
 fn prefetch_of_shards_follows_the_access_pattern() {
     let Some(server) = s3() else { return };

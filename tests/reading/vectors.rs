@@ -1,5 +1,6 @@
-//! Zarr Vectors stores, written by the `zarr-vectors` package: copied into a mount or written through it, committed, and read from
-//! another mount; the current layout and the older one, in which coordinates are names of arrays.
+//! Zarr Vectors stores, written by the `zarr-vectors` package: copied into a mount or written
+//! through it, committed, and read from another mount; the current layout and the older one, in
+//! which coordinates are names of arrays.
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ struct Package {
 impl Package {
     fn find() -> Option<Package> {
         let target = project("target");
-        let (python, old) = (target.join("venv/bin/python"), target.join("zarr-vectors-0.2.0"));
+        let python = target.join("venv/bin/python");
+        let old = target.join("zarr-vectors-0.2.0");
         let there = python.exists() && old.exists();
         needed(there, "target/venv: scripts/setup --python makes it").then_some(Package { python, old })
     }

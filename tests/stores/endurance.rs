@@ -1,5 +1,5 @@
-//! After some time on a bad network, an idle mount holds nothing: no request in progress, no memory, and as many
-//! threads and descriptors as before. `ICECHUNKFS_ENDURANCE` sets the seconds.
+//! After some time on a bad network, an idle mount holds nothing: no request in progress, no
+//! memory, and as many threads and descriptors as before. `ICECHUNKFS_ENDURANCE` sets the seconds.
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,8 +12,8 @@ use crate::common::moto::{commit, fill, made, mount, s3};
 use crate::common::random::Random;
 use crate::common::{Mount, signal, wait_for, wait_until};
 
-/// The bound for memory, in MiB, which is less than there is to read; and the allowance for the process: code, stacks,
-/// the allocator's reserve.
+/// The bound for memory, in MiB, which is less than there is to read; and the allowance for the
+/// process: code, stacks, the allocator's reserve.
 const MEMORY: u64 = 18;
 /// Allowed additional descriptors and threads: idle connections, threads that wait for work.
 const FEW: usize = 40;
@@ -37,14 +37,15 @@ fn count(daemon: i32, what: &str) -> usize {
     std::fs::read_dir(format!("/proc/{daemon}/{what}")).unwrap().count()
 }
 
-/// Returns the peak memory of the process, in KiB, without its code, which is twice as large as in a release: neither the mapped file
-/// nor the constants in it that were relocated.
+/// Returns the peak memory of the process, in KiB, without its code, which is twice as large as in
+/// a release: neither the mapped file nor the constants in it that were relocated.
 fn most_memory(daemon: i32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{daemon}/status")).unwrap();
     let kib = |text: &str| text.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap();
     let line = |name: &str| kib(status.lines().find_map(|line| line.strip_prefix(name)).unwrap());
     let program = std::fs::read_link(format!("/proc/{daemon}/exe")).unwrap();
-    let (mut of_program, mut relocated) = (false, 0);
+    let mut of_program = false;
+    let mut relocated = 0;
     for line in std::fs::read_to_string(format!("/proc/{daemon}/smaps")).unwrap().lines() {
         if line.split_once('-').is_some_and(|(begin, _)| u64::from_str_radix(begin, 16).is_ok()) {
             // The first line of a mapping: addresses, rights, and the file at the end.
@@ -57,9 +58,10 @@ fn most_memory(daemon: i32) -> u64 {
     line("VmHWM:") - line("RssFile:") - relocated
 }
 
-/// Reads some of the 40 chunks of `moto::made` until it is `over`: in order, or at random. A read may fail after the
-/// mount's timeout; its bytes must never be wrong, and a file that is not written here is of one commit. Each has bytes
-/// of one of `salts`; without salts, a program is writing.
+/// Reads some of the 40 chunks of `moto::made` until it is `over`: in order, or at random. A read
+/// may fail after the mount's timeout; its bytes must never be wrong, and a file that is not
+/// written here is of one commit. Each has bytes of one of `salts`; without salts, a program is
+/// writing.
 fn read(root: &Path, salts: Option<std::ops::RangeInclusive<u8>>, seed: u64, over: &AtomicBool, chunks: &AtomicU64) {
     let mut random = Random::new(seed);
     while !over.load(Ordering::Relaxed) {
@@ -68,7 +70,8 @@ fn read(root: &Path, salts: Option<std::ops::RangeInclusive<u8>>, seed: u64, ove
         for step in 0..10 {
             let n = if in_order { (first + step) % 40 } else { random.below(40) };
             let mut bytes = Vec::new();
-            // Mostly past the page cache: otherwise the kernel would have it all, and the daemon nothing to do.
+            // Mostly past the page cache: otherwise the kernel would have it all, and the daemon
+            // nothing to do.
             let flags = if random.below(4) > 0 { libc::O_DIRECT } else { 0 };
             let opened = File::options().read(true).custom_flags(flags).open(root.join(format!("a/c/{n}")));
             let Ok(mut file) = opened else { continue };
@@ -103,14 +106,19 @@ fn an_idle_mount_has_no_requests_and_no_buffers() {
     ];
     let daemons = mounts.each_ref().map(Mount::daemon);
     let before = daemons.map(|daemon| (count(daemon, "fd"), count(daemon, "task")));
-    let (over, chunks) = (AtomicBool::new(false), AtomicU64::new(0));
+    let over = AtomicBool::new(false);
+    let chunks = AtomicU64::new(0);
     line.decide(five_of_a_hundred(7));
     let mut commits = 0;
     std::thread::scope(|scope| {
         for (n, mount) in mounts.iter().enumerate() {
             for reader in 0..2 {
-                let (root, seed, over, chunks) = (mount.path(), (n * 2 + reader) as u64, &over, &chunks);
-                // The first two stay on a snapshot, the third follows, in the fourth a program writes.
+                let root = mount.path();
+                let seed = (n * 2 + reader) as u64;
+                let over = &over;
+                let chunks = &chunks;
+                // The first two stay on a snapshot, the third follows, in the fourth a program
+                // writes.
                 let salts = [Some(0..=0), Some(0..=0), Some(0..=u8::MAX), None][n].clone();
                 scope.spawn(move || read(&root, salts, seed, over, chunks));
             }
@@ -132,7 +140,8 @@ fn an_idle_mount_has_no_requests_and_no_buffers() {
         // A following mount polls now and then.
         let is_idle = |gauges: Vec<(String, u64)>| gauges.iter().all(|(_, number)| *number == 0);
         wait_until(&format!("mount {n} is not idle"), || is_idle(busy(mount, daemons[n])));
-        let (fds, tasks) = (count(daemons[n], "fd"), count(daemons[n], "task"));
+        let fds = count(daemons[n], "fd");
+        let tasks = count(daemons[n], "task");
         assert!(fds <= before[n].0 + FEW, "mount {n}: {fds} descriptors, {} at the beginning", before[n].0);
         assert!(tasks <= before[n].1 + FEW, "mount {n}: {tasks} threads, {} at the beginning", before[n].1);
         let memory = most_memory(daemons[n]);

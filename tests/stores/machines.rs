@@ -1,7 +1,9 @@
-//! Several machines mount one repository in a store that they reach over a network: disjoint changes are merged,
-//! conflicts are reported, and a machine that is disconnected in the middle of a commit recovers.
+//! Several machines mount one repository in a store that they reach over a network: disjoint
+//! changes are merged, conflicts are reported, and a machine that is disconnected in the middle of
+//! a commit recovers.
 //!
-//! The machines are network namespaces. Of a hundred requests five fail, and of five the answer is lost.
+//! The machines are network namespaces. Of a hundred requests five fail, and of five the answer is
+//! lost.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -207,8 +209,8 @@ fn overlapping_commits_of_many_machines_are_kept_or_reported() {
     assert_eq!(shown.len(), 2 + last.len());
 }
 
-/// The network is cut at different moments of a commit: before its objects are stored, before its branch is moved, and
-/// after that but before the answer arrives.
+/// The network is cut at different moments of a commit: before its objects are stored, before its
+/// branch is moved, and after that but before the answer arrives.
 #[test]
 fn a_disconnected_machine_recovers() {
     common::watchdog();

@@ -18,8 +18,9 @@ const SPLIT: &str = r#"{"split_sizes": [["any_array", [{"condition": "Any", "num
 /// Looks at the length of a chunk, in some way.
 type Look = fn(&Path) -> u64;
 
-/// Each way to learn of a length, begun before the mount moves and ended after it: the kernel must not keep the old one for the new bytes. Newer
-/// kernels do not trust an answer if they have dropped an inode meanwhile, hence several rounds.
+/// Each way to learn of a length, begun before the mount moves and ended after it: the kernel must
+/// not keep the old one for the new bytes. Newer kernels do not trust an answer if they have
+/// dropped an inode meanwhile, hence several rounds.
 #[test]
 fn a_length_that_was_asked_for_before_a_move_is_that_after_it() {
     watchdog();
@@ -38,7 +39,8 @@ fn a_length_that_was_asked_for_before_a_move_is_that_after_it() {
         commit(&other).unwrap();
         let line = Line::to(server.port);
         let reader = mount(line.port, &repo, &["--ephemeral", "--ahead", "0", "--timeout", "60"]);
-        let (root, bytes) = (reader.path(), vec![7; 123_456]);
+        let root = reader.path();
+        let bytes = vec![7; 123_456];
         fs::metadata(root.join("a/c/1")).unwrap();
         line.wait_until_quiet();
         // The first manifest that is asked for from now on is one of the old snapshot.

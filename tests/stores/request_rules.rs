@@ -1,4 +1,5 @@
-//! Settings of a repository for the requests to its store: how many at a time, how many tries, and how far apart.
+//! Settings of a repository for the requests to its store: how many at a time, how many tries, and
+//! how far apart.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -41,7 +42,8 @@ fn at_once(line: &Line, repo: &str, options: &[&str]) -> usize {
             let path = reader.path().join(format!("a/c/{n}"));
             scope.spawn(move || assert!(std::fs::read(path).unwrap() == vec![n as u8 + 1; SIZE]));
         }
-        let (mut most, mut since) = (0, Instant::now());
+        let mut most = 0;
+        let mut since = Instant::now();
         wait_until("no request for a chunk comes", || {
             let open = line.open();
             if open > most {

@@ -1,5 +1,5 @@
-//! Profiles that take on a role or sign on with IAM Identity Center: the keys that a server gives out sign the requests, and are renewed in a
-//! running mount.
+//! Profiles that take on a role or sign on with IAM Identity Center: the keys that a server gives
+//! out sign the requests, and are renewed in a running mount.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,8 @@ use crate::common::listener::{Listener, read_head};
 use crate::common::moto::{made, plain, s3};
 use crate::common::{Mount, run};
 
-/// Services that give out keys: `ROLE<n>` for a role, `SSO<n>` for a sign-on, each valid for a little longer than it takes until renewal.
+/// Services that give out keys: `ROLE<n>` for a role, `SSO<n>` for a sign-on, each valid for a
+/// little longer than it takes until renewal.
 struct Keys {
     listener: Listener,
     heads: Arc<Mutex<Vec<String>>>,
@@ -29,24 +30,24 @@ fn epoch() -> u64 {
 impl Keys {
     fn start() -> Keys {
         let heads: Arc<Mutex<Vec<String>>> = Arc::default();
-        let (seen, given) = (Arc::clone(&heads), AtomicUsize::new(0));
+        let seen = Arc::clone(&heads);
+        let given = AtomicUsize::new(0);
         let listener = Listener::start("127.0.0.1:0", move |mut client| {
             while let Ok(Some((head, _))) = read_head(&mut client) {
                 let number = given.fetch_add(1, Ordering::Relaxed);
                 let expires = epoch() + VALID;
-                let answer = match head.contains("/federation/credentials") {
-                    true => format!(
+                let answer = if head.contains("/federation/credentials") {
+                    format!(
                         r#"{{"roleCredentials":{{"accessKeyId":"SSO{number}","secretAccessKey":"s","sessionToken":"t","expiration":{}}}}}"#,
                         expires * 1000
-                    ),
-                    false => {
-                        let time = icechunkfs::times::format_time(expires * 1_000_000).replace("+00:00", "Z");
-                        format!(
-                            "<AssumeRoleResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><AssumeRoleResult><Credentials>\
+                    )
+                } else {
+                    let time = icechunkfs::times::format_time(expires * 1_000_000).replace("+00:00", "Z");
+                    format!(
+                        "<AssumeRoleResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><AssumeRoleResult><Credentials>\
                              <AccessKeyId>ROLE{number}</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>\
                              <Expiration>{time}</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
-                        )
-                    }
+                    )
                 };
                 seen.lock().unwrap().push(head);
                 if reply(&mut client, &answer).is_err() {
@@ -84,7 +85,8 @@ impl Watched {
         let seen = Arc::clone(&signers);
         let listener = Listener::start("127.0.0.1:0", move |mut client| {
             let mut server = TcpStream::connect(("127.0.0.1", port)).unwrap();
-            let (mut answers, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            let mut answers = server.try_clone().unwrap();
+            let mut back = client.try_clone().unwrap();
             std::thread::spawn(move || {
                 let _ = std::io::copy(&mut answers, &mut back);
                 let _ = back.shutdown(std::net::Shutdown::Both);
@@ -174,12 +176,15 @@ fn sha1(text: &str) -> String {
 #[test]
 fn roles_and_sign_ons_give_the_keys_that_sign() {
     let Some(server) = s3() else { return };
-    let (line, keys, home) = (Watched::to(server.port), Keys::start(), home());
+    let line = Watched::to(server.port);
+    let keys = Keys::start();
+    let home = home();
     let repo = made(server.port, "roles");
     let refs =
         |profile: &str| run(&mut with_profile(plain(&["refs", &repo]), home.path(), profile, line.port(), &keys));
     for (profile, given, asked) in [("reader", "ROLE", 1), ("chain", "ROLE", 2), ("person", "SSO", 1)] {
-        let (_, before) = (line.take(), keys.heads().len());
+        let _ = line.take();
+        let before = keys.heads().len();
         assert!(refs(profile).text().contains("main"), "{profile}");
         assert_eq!(keys.heads().len() - before, asked, "{profile}");
         let seen = line.take();
@@ -202,7 +207,9 @@ fn roles_and_sign_ons_give_the_keys_that_sign() {
 #[ignore = "waits for keys to expire: scripts/test --full"]
 fn keys_that_expire_are_renewed_in_a_running_mount() {
     let Some(server) = s3() else { return };
-    let (line, keys, home) = (Watched::to(server.port), Keys::start(), home());
+    let line = Watched::to(server.port);
+    let keys = Keys::start();
+    let home = home();
     let repo = made(server.port, "renewal");
     let mount = Mount::prepare();
     let words = mount.arguments(&repo, &["--follow", "0.5"]);

@@ -1,4 +1,5 @@
-//! Failures while a large chunk of a store is written in part: the bytes that were not written are neither lost nor come back.
+//! Failures while a large chunk of a store is written in part: the bytes that were not written are
+//! neither lost nor come back.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -47,7 +48,8 @@ fn a_chunk_that_cannot_be_cut_keeps_its_bytes() {
         ("ends", "ftruncate:signal=KILL:error=EIO:when=1", LENGTH),
         ("ends-after", "pwrite64:signal=KILL:error=EIO:when=1", CUT),
     ] {
-        let (directory, repo) = (tempfile::tempdir().unwrap(), repository(&format!("cut-{name}")));
+        let directory = tempfile::tempdir().unwrap();
+        let repo = repository(&format!("cut-{name}"));
         let scratch = directory.path().join("scratch");
         let mut mount = mounted(&server, &repo, &scratch);
         let file = OpenOptions::new().write(true).open(mount.path().join("a/c/0")).unwrap();
@@ -79,7 +81,8 @@ fn a_chunk_that_cannot_be_cut_keeps_its_bytes() {
 #[test]
 fn a_sparse_copy_that_fails_halfway_hides_no_written_bytes() {
     let Some(server) = s3() else { return };
-    let (directory, repo) = (tempfile::tempdir().unwrap(), repository("halfway"));
+    let directory = tempfile::tempdir().unwrap();
+    let repo = repository("halfway");
     let scratch = directory.path().join("scratch");
     let mount = mounted(&server, &repo, &scratch);
     let path = mount.path().join("a/c/0");

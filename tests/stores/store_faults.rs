@@ -1,4 +1,5 @@
-//! Refusals and damaged answers of a store: the message for users, the errno for programs, and no lasting effect.
+//! Refusals and damaged answers of a store: the message for users, the errno for programs, and no
+//! lasting effect.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,8 @@ fn is_listing(request: &str) -> bool {
 #[test]
 fn refusals_are_reported_at_once_with_advice() {
     let Some(server) = s3() else { return };
-    let (line, repo) = (Line::to(server.port), made(server.port, "refused"));
+    let line = Line::to(server.port);
+    let repo = made(server.port, "refused");
     let refusals = [
         ("403 Forbidden", "AccessDenied", "do not allow it"),
         ("403 Forbidden", "InvalidAccessKeyId", "does not know the access key"),
@@ -46,7 +48,8 @@ fn refusals_are_reported_at_once_with_advice() {
 #[test]
 fn read_permission_alone_gives_a_read_only_mount() {
     let Some(server) = s3() else { return };
-    let (line, repo) = (Line::to(server.port), made(server.port, "read-only"));
+    let line = Line::to(server.port);
+    let repo = made(server.port, "read-only");
     line.decide(|_, request| if is_put(request) { FORBIDDEN } else { Fault::Pass });
     let read = mount(line.port, &repo, &[]);
     assert!(read.mounted_as().unwrap().contains(" ro,"), "{:?}", read.mounted_as());
@@ -59,7 +62,8 @@ fn read_permission_alone_gives_a_read_only_mount() {
 #[test]
 fn reading_and_committing_need_no_permission_to_list() {
     let Some(server) = s3() else { return };
-    let (line, repo) = (Line::to(server.port), made(server.port, "unlisted"));
+    let line = Line::to(server.port);
+    let repo = made(server.port, "unlisted");
     line.decide(|_, request| if is_listing(request) { FORBIDDEN } else { Fault::Pass });
     let mount = mount(line.port, &repo, &["--ephemeral"]);
     assert_eq!(read_files(&mount.path()).len(), 42);
@@ -70,12 +74,13 @@ fn reading_and_committing_need_no_permission_to_list() {
     assert!(none.contains("do not allow it"), "whether there is a repository is not known: {none}");
 }
 
-/// Write permission is removed while there is uncommitted work: the commit fails with a message, the work stays, and is
-/// committed when the permission is back.
+/// Write permission is removed while there is uncommitted work: the commit fails with a message,
+/// the work stays, and is committed when the permission is back.
 #[test]
 fn losing_write_permission_loses_no_work() {
     let Some(server) = s3() else { return };
-    let (line, repo) = (Line::to(server.port), made(server.port, "lost"));
+    let line = Line::to(server.port);
+    let repo = made(server.port, "lost");
     let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "10"]);
     for refused in ["chunks/", "manifests/", "transactions/", "snapshots/", "overwritten/", "/repo "] {
         put(&mount.path().join("a/c/7"), refused.repeat(100_000)).unwrap();
@@ -93,13 +98,14 @@ fn losing_write_permission_loses_no_work() {
     }
 }
 
-/// Answers that are too short without announcing it, and answers with wrong bytes, each once at each request of a
-/// mount, a walk and a reader. Documents are fetched again; a chunk that is too short is an error and never a short
-/// file. A cache keeps none of them.
+/// Answers that are too short without announcing it, and answers with wrong bytes, each once at
+/// each request of a mount, a walk and a reader. Documents are fetched again; a chunk that is too
+/// short is an error and never a short file. A cache keeps none of them.
 #[test]
 fn damaged_answers_are_not_cached() {
     let Some(server) = s3() else { return };
-    let (line, repo) = (Line::to(server.port), made(server.port, "garbled"));
+    let line = Line::to(server.port);
+    let repo = made(server.port, "garbled");
     let expected = read_files(&mount(server.port, &repo, &["-o", "ro"]).path());
     for fault in [Fault::Short, Fault::Garbled] {
         for at in 0..6 {
@@ -133,7 +139,8 @@ fn damaged_answers_are_not_cached() {
 #[test]
 fn a_mount_recovers_after_the_machine_sleeps() {
     let Some(server) = s3() else { return };
-    let (line, repo) = (Line::to(server.port), made(server.port, "asleep"));
+    let line = Line::to(server.port);
+    let repo = made(server.port, "asleep");
     let expected = read_files(&mount(server.port, &repo, &["-o", "ro"]).path());
     let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "2"]);
     put(&mount.path().join("a/c/1"), "written").unwrap();
@@ -156,11 +163,13 @@ fn a_mount_recovers_after_the_machine_sleeps() {
     assert_eq!(std::fs::read(mount.path().join("a/c/1")).unwrap(), b"written");
 }
 
-/// Without network, or far behind a long branch: what an unmount says about local changes does not depend on the store.
+/// Without network, or far behind a long branch: what an unmount says about local changes does not
+/// depend on the store.
 #[test]
 fn a_mount_is_listed_and_unmounted_without_its_store() {
     let Some(server) = s3() else { return };
-    let (line, repo) = (Line::to(server.port), made(server.port, "unplugged"));
+    let line = Line::to(server.port);
+    let repo = made(server.port, "unplugged");
     let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "30"]);
     put(&mount.path().join("a/c/1"), "written").unwrap();
     line.decide(|_, _| Fault::Silent);

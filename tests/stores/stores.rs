@@ -1,7 +1,8 @@
-//! Repositories in object stores: messages for unreachable stores, secrets, and the effect of faults on reading and
-//! committing. With a real server behind the proxy.
+//! Repositories in object stores: messages for unreachable stores, secrets, and the effect of
+//! faults on reading and committing. With a real server behind the proxy.
 //!
-//! Other suites show that everything else is as on a local disk: `scripts/with-server` runs them over a store.
+//! Other suites show that everything else is as on a local disk: `scripts/with-server` runs them
+//! over a store.
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -336,7 +337,8 @@ fn transient_failures_are_retried() {
     }
 }
 
-/// Four mounts commit at a time over a proxy that refuses one request in twenty and loses one answer in twenty.
+/// Four mounts commit at a time over a proxy that refuses one request in twenty and loses one
+/// answer in twenty.
 #[test]
 fn racing_commits_survive_an_unreliable_network() {
     const WRITERS: usize = 4;
@@ -352,7 +354,8 @@ fn racing_commits_survive_an_unreliable_network() {
     });
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
-            let (line, repo) = (&line, &repo);
+            let line = &line;
+            let repo = &repo;
             scope.spawn(move || {
                 let mount = mount(line.port, repo, &["--ephemeral", "--timeout", "30"]);
                 for n in 0..COMMITS {
@@ -376,8 +379,8 @@ fn racing_commits_survive_an_unreliable_network() {
     }
 }
 
-/// A program that reads an array chunk by chunk does not wait for each; one without a pattern costs no more requests
-/// than chunks.
+/// A program that reads an array chunk by chunk does not wait for each; one without a pattern costs
+/// no more requests than chunks.
 #[test]
 fn chunks_are_prefetched_for_sequential_readers_only() {
     let Some(server) = s3() else { return };

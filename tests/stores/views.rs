@@ -13,7 +13,8 @@ use crate::common::writing::{array, put};
 
 /// Makes a repository with an array of texts, called `labels`.
 fn labels(line: &Line, directory: &Path) -> String {
-    let (plain, repo) = (directory.join("plain"), repository("labels"));
+    let plain = directory.join("plain");
+    let repo = repository("labels");
     put(&plain.join("zarr.json"), br#"{"zarr_format":3,"node_type":"group"}"#).unwrap();
     put(&plain.join("numbers/zarr.json"), array(&[4], &[4])).unwrap();
     let labels = json!({
@@ -28,11 +29,13 @@ fn labels(line: &Line, directory: &Path) -> String {
     repo
 }
 
-/// The texts of an array are read to make the header of a NetCDF file. A file without the array would look complete.
+/// The texts of an array are read to make the header of a NetCDF file. A file without the array
+/// would look complete.
 #[test]
 fn a_file_is_not_made_without_an_array_that_cannot_be_read_now() {
     let Some(server) = s3() else { return };
-    let (line, directory) = (Line::to(server.port), tempfile::tempdir().unwrap());
+    let line = Line::to(server.port);
+    let directory = tempfile::tempdir().unwrap();
     let repo = labels(&line, directory.path());
     let is_chunk = |request: &str| request.contains("/chunks/");
     for (fault, expected) in
@@ -45,7 +48,8 @@ fn a_file_is_not_made_without_an_array_that_cannot_be_read_now() {
             line.decide(move |_, request| if is_chunk(request) { fault } else { Fault::Pass });
             let found = errno(fs::metadata(root.join("labels.nc")));
             assert_eq!(found, expected, "{fault:?}");
-            // A listing with attributes must not make an empty file of it, nor may it hide what failed.
+            // A listing with attributes must not make an empty file of it, nor may it hide what
+            // failed.
             let listed: Vec<_> = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name()).collect();
             assert!(listed.iter().any(|name| name == "labels.nc"), "{listed:?}");
             assert_eq!(errno(fs::read(root.join("labels.nc"))), expected, "{fault:?}");
@@ -72,7 +76,8 @@ fn a_file_is_not_made_without_an_array_that_cannot_be_read_now() {
 #[test]
 fn a_short_answer_leaves_no_array_out() {
     let Some(server) = s3() else { return };
-    let (line, directory) = (Line::to(server.port), tempfile::tempdir().unwrap());
+    let line = Line::to(server.port);
+    let directory = tempfile::tempdir().unwrap();
     let repo = labels(&line, directory.path());
     let mount = mount(line.port, &repo, &["--view", "netcdf"]);
     let asked = AtomicUsize::new(0);
@@ -90,8 +95,10 @@ fn a_short_answer_leaves_no_array_out() {
 #[test]
 fn an_export_has_no_empty_file_in_the_place_of_one_that_could_not_be_listed() {
     let Some(server) = s3() else { return };
-    let (line, directory) = (Line::to(server.port), tempfile::tempdir().unwrap());
-    let (repo, out) = (labels(&line, directory.path()), directory.path().join("out"));
+    let line = Line::to(server.port);
+    let directory = tempfile::tempdir().unwrap();
+    let repo = labels(&line, directory.path());
+    let out = directory.path().join("out");
     let asked = AtomicUsize::new(0);
     line.decide(move |_, request| {
         let is_first = request.contains("/chunks/") && asked.fetch_add(1, Ordering::Relaxed) == 0;

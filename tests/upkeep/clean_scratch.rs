@@ -1,11 +1,13 @@
-//! Scratch directories without work, as each mount leaves one after its last commit: nothing counts them as uncommitted changes.
+//! Scratch directories without work, as each mount leaves one after its last commit: nothing counts
+//! them as uncommitted changes.
 
 use std::path::{Path, PathBuf};
 
 use crate::common::writing::{self, GROUP, Writable, array, put};
 use crate::common::{entries, is_root, place, run_on};
 
-/// A new repository with a commit, made through a mount with the default scratch directory of `main`. Both are removed when it is dropped.
+/// A new repository with a commit, made through a mount with the default scratch directory of
+/// `main`. Both are removed when it is dropped.
 struct Committed {
     mount: Writable,
     repo: PathBuf,

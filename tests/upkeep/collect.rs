@@ -1,5 +1,5 @@
-//! Expiration and collection, compared with the reference's result for the same repository at every step, and with
-//! uncommitted work.
+//! Expiration and collection, compared with the reference's result for the same repository at every
+//! step, and with uncommitted work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::FileTimes;
@@ -66,8 +66,10 @@ async fn expiration_matches_the_reference() {
         let times: Vec<u64> = world.times();
         for _ in 0..2 {
             let older_than = if random.below(4) == 0 { system_clock() } else { *random.pick(&times) };
-            let (tags, branches) = (random.below(2) == 0, random.below(2) == 0);
-            let (theirs, ours) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let tags = random.below(2) == 0;
+            let branches = random.below(2) == 0;
+            let theirs = tempfile::tempdir().unwrap();
+            let ours = tempfile::tempdir().unwrap();
             copy_tree(world.place(), theirs.path());
             copy_tree(world.place(), ours.path());
             expire_by_reference(theirs.path(), older_than, tags, branches).await;
@@ -80,7 +82,8 @@ async fn expiration_matches_the_reference() {
             let wanted = expire::ExpireOptions { dry_run: false, ..wanted };
             let expired = expire::expire(&lab.repository().await, wanted, system_clock).await.unwrap();
             assert_eq!(would, expired, "a dry run tells what would be done");
-            let (what, expected) = (described(ours.path()).await, described(theirs.path()).await);
+            let what = described(ours.path()).await;
+            let expected = described(theirs.path()).await;
             assert_eq!(what, expected, "seed {seed}: before {older_than}, tags {tags}, branches {branches}");
             check(&lab).await;
             // Once more, there is nothing to do.
@@ -98,7 +101,8 @@ async fn collection_matches_the_reference() {
         let world = with_a_past(2000 + seed, version).await;
         expire_by_reference(world.place(), world.times()[world.times().len() / 2], false, false).await;
         std::fs::write(world.place().join("chunks/notes"), "not ours").unwrap();
-        let (theirs, ours) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let theirs = tempfile::tempdir().unwrap();
+        let ours = tempfile::tempdir().unwrap();
         copy_tree(world.place(), theirs.path());
         copy_tree(world.place(), ours.path());
         let older_than = system_clock();
@@ -111,7 +115,8 @@ async fn collection_matches_the_reference() {
         let collected = collect(false).await;
         assert_eq!(would, collected, "a dry run tells what would be done");
         assert_eq!(collected.unknown, 1);
-        let (left, expected) = (read_files(ours.path()), read_files(theirs.path()));
+        let left = read_files(ours.path());
+        let expected = read_files(theirs.path());
         let gone = before.iter().filter(|(key, _)| !left.contains_key(*key));
         let bytes = gone.fold((0, 0), |sum, (_, bytes)| (sum.0 + 1, sum.1 + bytes.len() as u64));
         assert_eq!((collected.total().objects, collected.total().bytes), bytes, "seed {seed}: it is counted");
@@ -169,7 +174,8 @@ async fn repository_tip(place: &Path) -> ObjectId {
     Lab::open(place).repository().await.branch_tip("main").await.unwrap().unwrap()
 }
 
-/// Objects that hold several chunks stay while one of them is needed, and their dead bytes are reported.
+/// Objects that hold several chunks stay while one of them is needed, and their dead bytes are
+/// reported.
 #[tokio::test]
 async fn packs_stay_while_one_chunk_is_needed() {
     let (place, lab) = new_lab(SpecVersionBin::V2).await;
@@ -219,7 +225,8 @@ fn commit_and_change(mount: &Writable) {
     put(&root.join("a/c/0"), vec![99; 3000]).unwrap();
 }
 
-/// A default scratch directory, or the directory around it, was moved to another disk and replaced by a link, as mounts allow.
+/// A default scratch directory, or the directory around it, was moved to another disk and replaced
+/// by a link, as mounts allow.
 #[test]
 fn uncommitted_work_behind_a_link_protects_its_base() {
     if !writing::needed(common::is_root(), "root, whose scratch directories have a known place")
@@ -360,7 +367,8 @@ fn uncommitted_work_of_a_mount_by_a_file_url_protects_its_base() {
     mount.unmount();
 }
 
-/// A URL of a store has several spellings. The default scratch directory is named after that of the mount.
+/// A URL of a store has several spellings. The default scratch directory is named after that of the
+/// mount.
 #[test]
 fn uncommitted_work_of_a_mount_by_another_url_protects_its_base() {
     if !writing::needed(common::is_root(), "root, whose scratch directories have a known place") {
@@ -402,8 +410,8 @@ fn uncommitted_work_of_a_mount_by_another_url_protects_its_base() {
     }
 }
 
-/// A chunk file can have any time. The object that it becomes is new all the same, so that a collection beside the
-/// commit leaves it alone, and the file keeps its times if the commit fails.
+/// A chunk file can have any time. The object that it becomes is new all the same, so that a
+/// collection beside the commit leaves it alone, and the file keeps its times if the commit fails.
 #[tokio::test]
 async fn linked_chunks_are_new_objects_whatever_their_file_times() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -455,7 +463,8 @@ async fn collect_before(place: &Path, older_than: u64, dry_run: bool) -> collect
     collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &Default::default()).await.unwrap()
 }
 
-/// However many updates there were, a collection leaves the few copies in which the log continues, and the whole log.
+/// However many updates there were, a collection leaves the few copies in which the log continues,
+/// and the whole log.
 #[tokio::test]
 async fn old_copies_of_repo_are_removed_and_the_operations_log_stays() {
     let place = tempfile::tempdir().unwrap();
@@ -482,7 +491,8 @@ async fn old_copies_of_repo_are_removed_and_the_operations_log_stays() {
         model.chunk("/a", &[next], "theirs");
         lab::set(place, &[(&format!("a/c/{next}"), b"theirs")], "theirs").await;
         next += 1;
-        let (known, copies) = (operations(place).await, copies_of_repo(place));
+        let known = operations(place).await;
+        let copies = copies_of_repo(place);
         let long_ago = system_clock() - 3_600_000_000;
         assert_eq!(collect_before(place, long_ago, false).await, collect::Collected::default(), "all are young");
         assert_eq!(copies_of_repo(place), copies);
@@ -491,8 +501,8 @@ async fn old_copies_of_repo_are_removed_and_the_operations_log_stays() {
         let done = collect_before(place, now, false).await;
         assert_eq!(would, done);
         assert!(done.copies.objects > 10 && done.copies.objects == done.total().objects, "{done:?}");
-        // One file of the log for each time that `repo` was full, those that were rewritten, and the copy of the
-        // collection.
+        // One file of the log for each time that `repo` was full, those that were rewritten, and
+        // the copy of the collection.
         let left = copies_of_repo(place);
         assert!(left <= u64::from(next) / u64::from(per_file) + 2, "round {round}: {left} of {copies}");
         let after = operations(place).await;

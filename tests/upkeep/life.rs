@@ -1,7 +1,9 @@
-//! A repository's whole life, with two implementations alternating: commits, branches, tags, resets, amendments, moves,
-//! expiration, collection. After each step both see the same, and every file is valid.
+//! A repository's whole life, with two implementations alternating: commits, branches, tags,
+//! resets, amendments, moves, expiration, collection. After each step both see the same, and every
+//! file is valid.
 //!
-//! `ICECHUNKFS_LIFE_SEED` repeats a sequence, `ICECHUNKFS_LIFE_STEPS` sets the total number of steps (default 2,400).
+//! `ICECHUNKFS_LIFE_SEED` repeats a sequence, `ICECHUNKFS_LIFE_STEPS` sets the total number of
+//! steps (default 2,400).
 
 pub mod world;
 use std::sync::Mutex;
@@ -24,7 +26,8 @@ fn both_implementations_see_the_same_after_every_step() {
     if let Ok(seed) = std::env::var("ICECHUNKFS_LIFE_SEED") {
         return live(seed.parse().unwrap());
     }
-    let (begin, lives) = (Instant::now(), steps.div_ceil(LIFE) as u64);
+    let begin = Instant::now();
+    let lives = steps.div_ceil(LIFE) as u64;
     let next = AtomicU64::new(0);
     let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8);
     std::thread::scope(|scope| {

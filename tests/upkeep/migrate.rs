@@ -1,5 +1,5 @@
-//! Version 1 becomes version 2: the reference's view of the result, every fixture, kills at every step, and concurrent
-//! commits of old programs.
+//! Version 1 becomes version 2: the reference's view of the result, every fixture, kills at every
+//! step, and concurrent commits of old programs.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,8 @@ fn all_of_version_1() -> Vec<Fixture> {
         .collect()
 }
 
-/// Returns true if the reference lists the name as it is (fixtures' README); it is not asked about others.
+/// Returns true if the reference lists the name as it is (fixtures' README); it is not asked about
+/// others.
 fn is_plain(name: &str) -> bool {
     name.chars().all(|c| c.is_ascii_alphanumeric() || " -_.!".contains(c))
 }
@@ -105,8 +106,10 @@ fn the_migrated_repo_file_matches_the_reference() {
             let directory = tempfile::tempdir().unwrap();
             copy_tree(&set.get(old).repository, directory.path());
             migrate(directory.path(), &["--yes"]).success();
-            let (ours, mut theirs) = (state(directory.path()), state(&set.get(migrated).repository));
-            // Some were written by other programs than the ones that were migrated for the fixture: other ids.
+            let ours = state(directory.path());
+            let mut theirs = state(&set.get(migrated).repository);
+            // Some were written by other programs than the ones that were migrated for the fixture:
+            // other ids.
             if ours.branches != theirs.branches {
                 continue;
             }
@@ -171,10 +174,12 @@ fn has_refs(place: &Path) -> bool {
     place.join("refs").is_dir() && read_files(&place.join("refs")).keys().any(|key| key.contains("ref.json"))
 }
 
-/// Returns a repository whose migration was ended as soon as it was of version 2, and its state before.
+/// Returns a repository whose migration was ended as soon as it was of version 2, and its state
+/// before.
 async fn interrupted() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
-    let (place, elsewhere) = (directory.path().join("repo"), directory.path().join("old"));
+    let place = directory.path().join("repo");
+    let elsewhere = directory.path().join("old");
     std::fs::create_dir(&place).unwrap();
     old_repository(&place).await;
     copy_tree(&place, &elsewhere);
@@ -233,7 +238,8 @@ async fn refs_that_old_programs_make_during_a_migration_are_kept() {
     let (_directory, place, elsewhere) = interrupted().await;
     let old = reopen(&elsewhere).await;
     let history = ancestry(&old, &main_branch()).await;
-    let (tip, first) = (&history[0].id, &history[1].id);
+    let tip = &history[0].id;
+    let first = &history[1].id;
     old.create_tag("known", first).await.unwrap();
     old.create_branch("known", first).await.unwrap();
     old.reset_branch("dev", tip, None).await.unwrap();
@@ -282,7 +288,8 @@ async fn refs_that_version_2_has_moved_or_deleted_stay_so() {
 async fn a_damaged_ref_ends_a_migration_before_anything_is_written() {
     for damaged in ["refs/branch.dev/ref.json", "refs/tag.v1/ref.json"] {
         let directory = tempfile::tempdir().unwrap();
-        let (place, new) = (directory.path().join("repo"), directory.path().join("new"));
+        let place = directory.path().join("repo");
+        let new = directory.path().join("new");
         std::fs::create_dir(&place).unwrap();
         old_repository(&place).await;
         let file = std::fs::read(place.join(damaged)).unwrap();

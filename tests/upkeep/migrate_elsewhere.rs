@@ -1,5 +1,5 @@
-//! Migration of old repositories to another place: the view of the reference implementation and of this program, the
-//! logs, kills at every step, and destinations that are refused.
+//! Migration of old repositories to another place: the view of the reference implementation and of
+//! this program, the logs, kills at every step, and destinations that are refused.
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -38,8 +38,8 @@ fn alphas() -> Vec<Fixture> {
     FixtureSet::each().flat_map(|set| set.alphas()).collect()
 }
 
-/// Returns fixtures of version 1: with several manifests for an array, and with a history that does not begin with the
-/// oldest commit.
+/// Returns fixtures of version 1: with several manifests for an array, and with a history that does
+/// not begin with the oldest commit.
 fn of_version_1() -> Vec<Fixture> {
     let names = ["own-v1-basic", "own-v1-split", "own-v1-virtual", "own-v1-empty-chunk"];
     names.into_iter().map(|name| FixtureSet::own().get(name)).collect()
@@ -101,7 +101,8 @@ async fn check_history(fixture: &Fixture, new: &Path) {
     }
 }
 
-/// Formats a time with six digits for microseconds, which the expectations leave out where they are zero.
+/// Formats a time with six digits for microseconds, which the expectations leave out where they are
+/// zero.
 fn written_at(expected: &Value) -> String {
     let text = expected["written_at"].as_str().unwrap();
     if text.contains('.') { text.to_owned() } else { text.replace("+00:00", ".000000+00:00") }
@@ -166,7 +167,8 @@ fn check_logs(new: &Path) {
         let nodes = |snapshot: &Snapshot| -> BTreeMap<NodeId, (String, Vec<u8>)> {
             snapshot.nodes().map(|node| (node.id, (node.path.to_owned(), node.zarr_json.to_vec()))).collect()
         };
-        let (now, then) = (nodes(&snapshot), before.as_ref().map(nodes).unwrap_or_default());
+        let now = nodes(&snapshot);
+        let then = before.as_ref().map(nodes).unwrap_or_default();
         let said =
             |changes: [NodeChange; 2]| -> BTreeSet<NodeId> { changes.iter().flat_map(|c| log.nodes(*c)).collect() };
         let new_nodes = now.keys().filter(|id| !then.contains_key(id)).copied().collect();
@@ -204,7 +206,8 @@ async fn migrated_logs_name_the_changes_of_each_commit() {
         let third = changed(&commits[1]);
         assert_eq!(third.get("/virtual"), Some(&3), "{name}: {third:?}");
         assert_eq!(third.get("/données/gzip"), None, "{name}: {third:?}");
-        // Arrays that a commit did not touch keep their manifest, although each commit of alpha 10 rewrote all.
+        // Arrays that a commit did not touch keep their manifest, although each commit of alpha 10
+        // rewrote all.
         let session = |id: &Value| VersionInfo::SnapshotId(id.as_str().unwrap().try_into().unwrap());
         let repository = reopen(&new).await;
         let mut manifests = Vec::new();
@@ -225,7 +228,8 @@ fn chunks_are_linked_on_one_file_system() {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
-    let (old, new) = (directory.path().join("old"), directory.path().join("new"));
+    let old = directory.path().join("old");
+    let new = directory.path().join("new");
     common::copy_tree(&fixture.repository, &old);
     let done = migrate(&old, &new, &["--json"]).json();
     assert_eq!(done["linked"], done["chunks"]);
@@ -242,7 +246,8 @@ fn chunks_are_linked_on_one_file_system() {
     let chunks = |place: &Path| read_files(&place.join("chunks"));
     assert!(chunks(far.path()) == chunks(&new));
     // Byte for byte the same, except for the times in `repo`.
-    let (mut one, mut other) = (read_files(&new), read_files(far.path()));
+    let mut one = read_files(&new);
+    let mut other = read_files(far.path());
     one.remove("repo");
     other.remove("repo");
     assert!(one == other);
@@ -386,7 +391,8 @@ fn a_nonempty_destination_is_refused_and_unchanged() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let (one, other) = (FixtureSet::own().get("v0-first-json"), FixtureSet::own().get("v0-first-pack"));
+    let one = FixtureSet::own().get("v0-first-json");
+    let other = FixtureSet::own().get("v0-first-pack");
     let occupied = directory.path().join("occupied");
     std::fs::create_dir(&occupied).unwrap();
     std::fs::write(occupied.join("notes.txt"), "mine").unwrap();

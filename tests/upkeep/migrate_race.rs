@@ -1,5 +1,6 @@
-//! Migrations in place beside programs that have the repository open as version 1: they commit, make tags, and make and delete branches. Whatever
-//! was reported as done is in the migrated repository.
+//! Migrations in place beside programs that have the repository open as version 1: they commit,
+//! make tags, and make and delete branches. Whatever was reported as done is in the migrated
+//! repository.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +33,8 @@ use crate::life::world::fast_place;
 struct Acknowledged {
     /// Commits, by branch.
     commits: Vec<(String, ObjectId)>,
-    /// The last target of each ref: none for one that was deleted last, nothing where a failure leaves it open.
+    /// The last target of each ref: none for one that was deleted last, nothing where a failure
+    /// leaves it open.
     refs: BTreeMap<(RefKind, String), Option<Option<ObjectId>>>,
 }
 
@@ -91,7 +93,8 @@ async fn change_refs(storage: &Arc<dyn Storage>, kind: RefKind, seed: u64, ended
     done
 }
 
-/// Fails unless the migrated repository has all that was acknowledged, or the migration said which old ref has it.
+/// Fails unless the migrated repository has all that was acknowledged, or the migration said which
+/// old ref has it.
 fn check(state: &RepoState, summary: &Summary, done: &Acknowledged, what: &str) {
     let history =
         |tip: ObjectId| std::iter::successors(Some(tip), |id| state.snapshots.get(id).and_then(|record| record.parent));
@@ -158,11 +161,13 @@ fn state(storage: &Arc<dyn Storage>) -> RepoState {
     RepoState::from_info(&RepoInfo::decode(&file).unwrap()).unwrap()
 }
 
-/// Makes some migrations. On a store, an old ref may stay where version 2 has gone on from an older commit before the migration had moved the
-/// newest one: no lock keeps one from the other.
+/// Makes some migrations. On a store, an old ref may stay where version 2 has gone on from an older
+/// commit before the migration had moved the newest one: no lock keeps one from the other.
 fn run(name: &str, rounds: usize, open: impl Fn() -> (Option<tempfile::TempDir>, Arc<dyn Storage>)) {
     let seed = number("ICECHUNKFS_SEED", 1) as u64;
-    let (mut commits, mut refs, mut stay) = (0, 0, 0);
+    let mut commits = 0;
+    let mut refs = 0;
+    let mut stay = 0;
     for round in 0..rounds as u64 {
         let (_directory, storage) = open();
         let (summary, done) = race(&storage, seed + round);

@@ -1,5 +1,5 @@
-//! Garbage collection with a cut-off of now, while others commit, copy chunks by reference, make branches and expire:
-//! no reachable object is ever removed.
+//! Garbage collection with a cut-off of now, while others commit, copy chunks by reference, make
+//! branches and expire: no reachable object is ever removed.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,7 +29,8 @@ const COMMITS: u32 = 25;
 fn nothing_needed_is_collected_beside_writers() {
     let place = tempfile::Builder::new().prefix("race").tempdir_in(fast_place()).unwrap();
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let (ended, collections) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let ended = AtomicBool::new(false);
+    let collections = AtomicUsize::new(0);
     let mut first = Model::default();
     for n in 0..COMMITTERS {
         first.array(&format!("/a{n}"), &[64]);
@@ -143,7 +144,8 @@ async fn commit_repeatedly(place: &std::path::Path, n: usize) -> BTreeMap<u32, V
             }
             Err(error) => panic!("{error}"),
         }
-        // A pause is a part of the race: it lets the others in at different moments, and nothing is waited for.
+        // A pause is a part of the race: it lets the others in at different moments, and nothing is
+        // waited for.
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
     shown

@@ -1,4 +1,5 @@
-//! Rewritten history and manifests: no readable content changes, and no race, fault or refusal loses anything.
+//! Rewritten history and manifests: no readable content changes, and no race, fault or refusal
+//! loses anything.
 
 mod manifests;
 mod mounts;
@@ -46,8 +47,8 @@ async fn ids(lab: &Lab) -> Vec<ObjectId> {
     repository.history(tip, usize::MAX).await.unwrap().into_iter().map(|commit| commit.id).collect()
 }
 
-/// Returns the reference's view of the logs, without moves: those of several commits become one. A node is in one list only, as in the log
-/// of one commit.
+/// Returns the reference's view of the logs, without moves: those of several commits become one. A
+/// node is in one list only, as in the log of one commit.
 async fn touched(place: &Path, from: ObjectId, to: ObjectId) -> Value {
     let mut output = reference_logs(&reopen(place).await, from, to).await.unwrap();
     output.as_object_mut().unwrap().remove("moved_nodes");
@@ -56,13 +57,15 @@ async fn touched(place: &Path, from: ObjectId, to: ObjectId) -> Value {
         let others = [listed("new"), listed("deleted")].concat();
         output[format!("updated_{kind}")].as_array_mut().unwrap().retain(|path| !others.contains(path));
     }
-    let (deleted, new) = (output["deleted_arrays"].clone(), output["new_arrays"].clone());
+    let deleted = output["deleted_arrays"].clone();
+    let new = output["new_arrays"].clone();
     let is_in = |list: &Value, path: &str| list.as_array().unwrap().iter().any(|one| one == path);
     output["updated_chunks"].as_object_mut().unwrap().retain(|path, _| !is_in(&deleted, path) || is_in(&new, path));
     output
 }
 
-/// Returns true if a path stands for two nodes in these logs: the reference then has one of them, by chance.
+/// Returns true if a path stands for two nodes in these logs: the reference then has one of them,
+/// by chance.
 fn is_ambiguous(output: &Value) -> bool {
     let deleted: BTreeSet<String> = output["deleted_arrays"].as_array().unwrap().iter().map(Value::to_string).collect();
     output["new_arrays"].as_array().unwrap().iter().any(|path| deleted.contains(&path.to_string()))
@@ -101,7 +104,8 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
                 let coords: Vec<u32> = array.grid.iter().flatten().map(|n| n - 1).collect();
                 let key: String = coords.iter().map(|c| format!("/{c}")).collect();
                 let key = format!("{}/c{key}", array.path.trim_start_matches('/'));
-                let (bytes, message) = (format!("theirs {round}").into_bytes(), format!("theirs {round}"));
+                let bytes = format!("theirs {round}").into_bytes();
+                let message = format!("theirs {round}");
                 set(place, &[(key.as_str(), bytes.as_slice())], &message).await;
                 model.chunk(&array.path, &coords, bytes);
                 messages.push(message);
@@ -133,7 +137,8 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
                 // A difference across it does not depend on the number of commits.
                 let origin = *all.last().unwrap();
                 if origin != base {
-                    let (before, after) = (touched(place, origin, all[0]).await, touched(place, origin, tip).await);
+                    let before = touched(place, origin, all[0]).await;
+                    let after = touched(place, origin, tip).await;
                     assert!(before == after || is_ambiguous(&before), "{what}");
                 }
                 let (ops, ..) = reopen(place).await.ops_log().await.unwrap();
@@ -232,7 +237,8 @@ async fn three(place: &Path, spec: SpecVersionBin) -> Model {
     model
 }
 
-/// The reference's amend makes the union of two logs. Ours has the net changes, which the reference reads, and rebases over.
+/// The reference's amend makes the union of two logs. Ours has the net changes, which the reference
+/// reads, and rebases over.
 #[tokio::test]
 async fn logs_of_amends_and_squashes_have_each_node_in_one_list() {
     let (place, lab) = new_lab(SpecVersionBin::V2).await;
@@ -254,7 +260,8 @@ async fn logs_of_amends_and_squashes_have_each_node_in_one_list() {
     store.delete_dir("b").await.unwrap();
     session.write().await.commit("amended by them").amend().execute().await.unwrap();
     let noted = async || {
-        let (tip, report) = (ids(&lab).await[0], command("verify", place, ["--json"]).json());
+        let tip = ids(&lab).await[0];
+        let report = command("verify", place, ["--json"]).json();
         assert_eq!((report["errors"].as_u64(), report["warnings"].as_u64()), (Some(0), Some(0)), "{report:#}");
         let of_tip = |found: &&Value| found["rule"] == "log-lists" && found["object"] == format!("transactions/{tip}");
         report["findings"].as_array().unwrap().iter().find(of_tip).map(|found| found["times"].clone())
@@ -388,7 +395,8 @@ async fn logs_of_expired_commits_survive_a_rewrite() {
     let all = ids(&lab).await;
     expire_before(place, 2).await;
     let left = ids(&lab).await;
-    let (origin, tip) = (*left.last().unwrap(), left[0]);
+    let origin = *left.last().unwrap();
+    let tip = left[0];
     assert!(left.len() < all.len());
     let before = touched(place, origin, tip).await;
     assert_eq!(before["new_arrays"].as_array().unwrap().len(), 6);
@@ -430,8 +438,8 @@ async fn a_lost_race_is_reported_and_loses_nothing() {
     fsck::check(place, SpecVersionBin::V2);
 }
 
-/// Several mounts commit while one program rewrites manifests and one squashes commits: all chunks are there at the
-/// end.
+/// Several mounts commit while one program rewrites manifests and one squashes commits: all chunks
+/// are there at the end.
 #[test]
 fn writers_continue_during_a_rewrite() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -446,7 +454,8 @@ fn writers_continue_during_a_rewrite() {
         });
         let start = model.clone();
         let writer = |number: usize| {
-            let (place, mut model) = (place.clone(), start.clone());
+            let place = place.clone();
+            let mut model = start.clone();
             std::thread::spawn(move || {
                 block_on(async {
                     let lab = Lab::open(&place);
@@ -472,15 +481,10 @@ fn writers_continue_during_a_rewrite() {
             command("rewrite-manifests", &place, ["--split", "*=7", "--repack"]).success();
             if spec == SpecVersionBin::V2 {
                 let output = command("squash", &place, ["--last", "3", "--yes"]);
-                match output.status.success() {
-                    true => squashed += 1,
-                    false => {
-                        assert!(
-                            output.stderr.contains("try again") || output.stderr.contains("only"),
-                            "{}",
-                            output.stderr
-                        )
-                    }
+                if output.status.success() {
+                    squashed += 1
+                } else {
+                    assert!(output.stderr.contains("try again") || output.stderr.contains("only"), "{}", output.stderr)
                 }
             }
         }

@@ -1,4 +1,5 @@
-//! Upkeep of repositories in an object store: with a cache of what was there before, and with a wrong clock.
+//! Upkeep of repositories in an object store: with a cache of what was there before, and with a
+//! wrong clock.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -44,7 +45,8 @@ fn a_collection_reads_no_files_from_a_cache() {
         (directory.path().join("old"), directory.path().join("new"), directory.path().join("cache"));
     old_repository(&old, 2);
     let repo = moto::upload(server.port, &old, "moved");
-    // The cache has the snapshots, whose ids stay; those of the new repository have other manifests.
+    // The cache has the snapshots, whose ids stay; those of the new repository have other
+    // manifests.
     cached(server.port, &cache, &["migrate", &repo, "--to", new.to_str().unwrap(), "--yes"]).success();
     for key in read_files(&old).into_keys() {
         moto::remove(server.port, &format!("/{BUCKET}/moved/{key}"));
@@ -61,7 +63,8 @@ fn a_collection_reads_no_files_from_a_cache() {
 fn a_cache_from_before_an_expiration_brings_no_commit_back() {
     let Some(server) = moto::s3() else { return };
     let directory = tempfile::tempdir().unwrap();
-    let (old, cache) = (directory.path().join("old"), directory.path().join("cache"));
+    let old = directory.path().join("old");
+    let cache = directory.path().join("cache");
     old_repository(&old, 5);
     let repo = moto::upload(server.port, &old, "expired");
     let log = cached(server.port, &cache, &["log", &repo, "--json"]).json();
@@ -82,7 +85,8 @@ fn a_cache_from_before_an_expiration_brings_no_commit_back() {
     let expected = ids(&moto::icechunkfs(server.port, &["log", &repo, "--json"]).json());
     assert!(expected.len() < 7);
     assert_eq!(ids(&cached(server.port, &cache, &["log", &repo, "--json"]).json()), expected);
-    let (copy, new) = (directory.path().join("copy"), directory.path().join("new"));
+    let copy = directory.path().join("copy");
+    let new = directory.path().join("new");
     cached(server.port, &cache, &["clone", &repo, copy.to_str().unwrap()]).success();
     cached(server.port, &cache, &["migrate", &repo, "--to", new.to_str().unwrap(), "--yes"]).success();
     cached(server.port, &cache, &["migrate", &repo, "--yes"]).success();

@@ -46,7 +46,8 @@ fn refs(repo: &Path, kind: &str) -> Vec<(String, String)> {
     listed.as_array().unwrap().iter().map(|one| (text(&one["name"]), text(&one["snapshot"]))).collect()
 }
 
-/// A repository with an array, a tag `v1` of its first commit, and a second commit with another chunk 0 and a chunk 1.
+/// A repository with an array, a tag `v1` of its first commit, and a second commit with another
+/// chunk 0 and a chunk 1.
 pub fn two_commits() -> Writable {
     let mount = Writable::new(&[]);
     put(&mount.root().join("x/zarr.json"), raw_array(&[3 * SIZE], &[SIZE])).unwrap();
@@ -243,15 +244,17 @@ fn change_tags(repo: &Path, tags: &[String], is_new: bool) {
         for tag in tags {
             let repository = Repository::open(storage::open_directory(repo).unwrap()).await.unwrap();
             let tip = repository.branch_tip("main").await.unwrap().unwrap();
-            match is_new {
-                true => repository.create_ref(RefKind::Tag, tag, tip, system_clock).await.unwrap(),
-                false => repository.delete_ref(RefKind::Tag, tag, tip, system_clock).await.unwrap(),
+            if is_new {
+                repository.create_ref(RefKind::Tag, tag, tip, system_clock).await.unwrap()
+            } else {
+                repository.delete_ref(RefKind::Tag, tag, tip, system_clock).await.unwrap()
             }
         }
     });
 }
 
-/// A program lists tags in several steps. Meanwhile tags come and go, and another program lists them.
+/// A program lists tags in several steps. Meanwhile tags come and go, and another program lists
+/// them.
 #[test]
 fn a_listing_of_names_goes_on_as_it_began_beside_others() {
     let mount = two_commits();

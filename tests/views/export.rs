@@ -15,7 +15,8 @@ fn an_export_of_a_view_has_the_files_of_its_mount() {
         let view = &options.join(" ");
         let out = directory.path().join(view);
         let words = |more: &[&str]| {
-            let (repo, out) = (writable.repository().to_str().unwrap(), out.to_str().unwrap());
+            let repo = writable.repository().to_str().unwrap();
+            let out = out.to_str().unwrap();
             [&["export", repo, out, "v1", "--json", "--view"][..], options, more].concat().join("\0")
         };
         let export = |more: &[&str]| icechunkfs(words(more).split('\0')).json();
@@ -42,7 +43,8 @@ fn an_export_of_a_view_has_the_files_of_its_mount() {
 fn another_view_does_not_continue_an_unfinished_export() {
     let writable = two_commits();
     let directory = tempfile::tempdir().unwrap();
-    let (repo, out) = (writable.repository().to_str().unwrap(), directory.path().to_str().unwrap());
+    let repo = writable.repository().to_str().unwrap();
+    let out = directory.path().to_str().unwrap();
     icechunkfs(["export", repo, out, "--view", "zarr2"]).success();
     let failure = icechunkfs(["export", repo, out, "--view", "netcdf"]).failure();
     assert!(failure.contains("is not empty"), "{failure}");

@@ -1,7 +1,9 @@
-//! Every program that is meant to read a view, on every array of the fixtures and of generated repositories: values, dimensions
-//! and attributes equal what zarr-python 3 reads on the native view, or differ as `programs/limits.py` says.
+//! Every program that is meant to read a view, on every array of the fixtures and of generated
+//! repositories: values, dimensions and attributes equal what zarr-python 3 reads on the native
+//! view, or differ as `programs/limits.py` says.
 //!
-//! The result is a part of `docs/views.md`: `ICECHUNKFS_WRITE_REFERENCE=1 cargo test --test views matrix` writes it.
+//! The result is a part of `docs/views.md`:
+//! `ICECHUNKFS_WRITE_REFERENCE=1 cargo test --test views matrix` writes it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -168,7 +170,8 @@ fn every_program_reads_what_zarr_python_reads() {
     }
 }
 
-/// Compares the tables of `docs/views.md` with what was measured, or writes them. Other versions of programs are no difference.
+/// Compares the tables of `docs/views.md` with what was measured, or writes them. Other versions of
+/// programs are no difference.
 fn check_page(compared: &Value) {
     let path = project("docs/views.md");
     let page = std::fs::read_to_string(&path).unwrap();
@@ -179,7 +182,8 @@ fn check_page(compared: &Value) {
     ];
     let mut written = page.clone();
     for (name, block) in blocks {
-        let (begin, end) = (format!("<!-- {name}: made by tests/views/matrix.rs -->\n\n"), "\n\n<!-- end -->");
+        let begin = format!("<!-- {name}: made by tests/views/matrix.rs -->\n\n");
+        let end = "\n\n<!-- end -->";
         let (before, rest) = written.split_once(&begin).unwrap_or_else(|| panic!("docs/views.md has no {begin}"));
         let (stored, after) = rest.split_once(end).unwrap();
         let is_write = std::env::var_os("ICECHUNKFS_WRITE_REFERENCE").is_some();

@@ -1,4 +1,5 @@
-//! Mounts and commands with little memory: what does not fit fails, or waits for its turn, and shows nothing else in its place.
+//! Mounts and commands with little memory: what does not fit fails, or waits for its turn, and
+//! shows nothing else in its place.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ fn regular() -> Value {
 
 /// Imports an array `big` with the chunks `0` and `1`.
 fn import(directory: &Path, document: &[u8]) -> PathBuf {
-    let (plain, repo) = (directory.join("plain"), directory.join("repo"));
+    let plain = directory.join("plain");
+    let repo = directory.join("repo");
     put(&plain.join("zarr.json"), br#"{"zarr_format":3,"node_type":"group"}"#).unwrap();
     put(&plain.join("big/zarr.json"), document).unwrap();
     put(&plain.join("big/0"), [1, 2]).unwrap();
@@ -145,12 +147,13 @@ mod netcdf {
 
     const MIB: u64 = 1 << 20;
 
-    /// Reads a few bytes in the middle of each of `count` parts of the file of the view, of `length` bytes, at the same time. Returns the peak
-    /// of the daemon's own memory.
+    /// Reads a few bytes in the middle of each of `count` parts of the file of the view, of
+    /// `length` bytes, at the same time. Returns the peak of the daemon's own memory.
     fn read_at_once(mount: &Mount, count: u64, length: u64) -> u64 {
         let file = fs::File::open(mount.path().join("ocean.nc")).unwrap();
         let end = file.metadata().unwrap().len();
-        let (status, ended) = (format!("/proc/{}/status", mount.daemon()), AtomicBool::new(false));
+        let status = format!("/proc/{}/status", mount.daemon());
+        let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let sampler = scope.spawn(|| {
                 let mut peak = 0;

@@ -12,7 +12,8 @@ use crate::common::{Mount, icechunkfs, project, run};
 
 /// Writes `files` as a Zarr tree and imports it. Returns the repository.
 pub(super) fn import(directory: &Path, files: &[(&str, Vec<u8>)]) -> PathBuf {
-    let (plain, repo) = (directory.join("plain"), directory.join("ocean"));
+    let plain = directory.join("plain");
+    let repo = directory.join("ocean");
     for (key, bytes) in files {
         let path = plain.join(key);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -128,9 +129,10 @@ fn a_damaged_chunk_spoils_its_own_bytes_only() {
     let mut read = [0_u8; 4];
     for (chunk, is_readable) in [(0, true), (1, false), (2, false), (3, false)] {
         let result = file.read_exact_at(&mut read, size - (4 - chunk) * 4096);
-        match is_readable {
-            true => assert_eq!((result.is_ok(), read), (true, [1, 0, 2, 0])),
-            false => assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EIO), "{chunk}"),
+        if is_readable {
+            assert_eq!((result.is_ok(), read), (true, [1, 0, 2, 0]))
+        } else {
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EIO), "{chunk}")
         }
     }
     let printed = icechunkfs(["cat", repo.to_str().unwrap(), "ocean.nc", "--view", "netcdf"]).failure();

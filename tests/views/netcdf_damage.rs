@@ -14,7 +14,8 @@ const DAMAGED: &[u8] = b"no zstd frame";
 /// Files of a Zarr tree.
 type Files = Vec<(String, Vec<u8>)>;
 
-/// Adds an array of one group by itself, with bad bytes for the chunks in `bad` and bytes of `chunk` for the others.
+/// Adds an array of one group by itself, with bad bytes for the chunks in `bad` and bytes of
+/// `chunk` for the others.
 fn add(
     files: &mut Files,
     name: &str,
@@ -51,7 +52,8 @@ fn keys(counts: &[usize]) -> Vec<String> {
 
 /// Returns a shard of inner chunks with its index at the end.
 fn shard(inner: &[Vec<u8>]) -> Vec<u8> {
-    let (mut bytes, mut index) = (Vec::new(), Vec::new());
+    let mut bytes = Vec::new();
+    let mut index = Vec::new();
     for inner in inner {
         index.extend([bytes.len() as u64, inner.len() as u64].into_iter().flat_map(u64::to_le_bytes));
         bytes.extend(inner);
@@ -137,7 +139,8 @@ fn a_damaged_chunk_takes_nothing_else_with_it_in_any_layout() {
     let directory = tempfile::tempdir().unwrap();
     let files = [layouts(), looked_at()].concat();
     let repo = import(directory.path(), &borrowed(&files));
-    let (native, view) = (Mount::new(&repo, &["--read-only"]), Mount::new(&repo, &["--view", "netcdf"]));
+    let native = Mount::new(&repo, &["--read-only"]);
+    let view = Mount::new(&repo, &["--view", "netcdf"]);
     let mut command = std::process::Command::new(project("target/venv/bin/python"));
     command.arg("-B").arg(project("tests/views/programs/read_damaged.py")).arg(native.path()).arg(view.path());
     if has_programs() {
@@ -176,7 +179,8 @@ with netCDF4.Dataset(sys.argv[1]) as file:
 #[test]
 fn a_variable_shares_no_page_with_an_unreadable_neighbor() {
     let directory = tempfile::tempdir().unwrap();
-    let (large, small) = ([3, 37, 36], [4]);
+    let large = [3, 37, 36];
+    let small = [4];
     let mut files: Vec<(String, Vec<u8>)> = vec![("zarr.json".to_owned(), group(&json!({})))];
     let compressed = json!({"codecs": codecs()});
     for (name, bytes) in [("a", zstd(&numbers(0, 3996))), ("b", DAMAGED.to_vec()), ("d", zstd(&numbers(0, 3996)))] {

@@ -26,7 +26,8 @@ fn texts() -> Vec<String> {
     HARD.iter().map(|text| (*text).to_owned()).chain(numbers).collect()
 }
 
-/// Returns `document` with the quotes of the texts taken away: no JSON library writes these numbers in our place.
+/// Returns `document` with the quotes of the texts taken away: no JSON library writes these numbers
+/// in our place.
 fn unquoted(document: &[u8], texts: &[String]) -> Vec<u8> {
     let mut document = String::from_utf8(document.to_vec()).unwrap();
     for text in texts {
@@ -49,7 +50,8 @@ fn views_show_the_very_numbers_of_documents() {
     let texts = texts();
     let numbers: Vec<f64> = texts.iter().map(|text| text.parse().unwrap()).collect();
     let document = |name: usize| {
-        let (text, fill) = (&texts[name], &texts[name..=name]);
+        let text = &texts[name];
+        let fill = &texts[name..=name];
         unquoted(&array("float64", &[1], &[1], &json!({"fill_value": text, "attributes": {"valid_min": text}})), fill)
     };
     let mut files = vec![("zarr.json".to_owned(), unquoted(&group(&json!({"list": texts})), &texts))];

@@ -1,4 +1,5 @@
-//! Random inputs for the fuzz target of the HDF5 writer, and mutated `zarr.json` documents through the view.
+//! Random inputs for the fuzz target of the HDF5 writer, and mutated `zarr.json` documents through
+//! the view.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +24,8 @@ mod hdf5_file;
 #[test]
 fn files_of_any_contents_are_read_by_another_reader() {
     let begin = Instant::now();
-    let (mut random, mut whole) = (Random::new(20_261_122), 0);
+    let mut random = Random::new(20_261_122);
+    let mut whole = 0;
     let directory = tempfile::tempdir().unwrap();
     for round in 0..150 {
         let length = 20 + random.below(300);
@@ -34,7 +36,8 @@ fn files_of_any_contents_are_read_by_another_reader() {
         if round % 20 != 0 || !Path::new("/usr/bin/h5dump").exists() {
             continue;
         }
-        let (path, dumped) = (directory.path().join("file.h5"), directory.path().join("dumped"));
+        let path = directory.path().join("file.h5");
+        let dumped = directory.path().join("dumped");
         fs::write(&path, &file).unwrap();
         run(Command::new("/usr/bin/h5dump").arg("-H").arg(&path)).success();
         for (number, dataset) in model.datasets.iter().enumerate().filter(|(_, dataset)| dataset.name.starts_with('n'))
@@ -139,9 +142,10 @@ fn mutated_documents_neither_stop_the_view_nor_spoil_good_arrays() {
         session.add_group(icechunk::format::Path::root(), group(&json!({})).into()).await.unwrap();
         for number in 0..DOCUMENTS {
             let is_good = number % 100 == 0;
-            let document = match is_good {
-                true => array("int16", &[GOOD, 1], &[GOOD, 1], &json!({})),
-                false => mutated(&originals[number % 3], &mut random),
+            let document = if is_good {
+                array("int16", &[GOOD, 1], &[GOOD, 1], &json!({}))
+            } else {
+                mutated(&originals[number % 3], &mut random)
             };
             let path: icechunk::format::Path = format!("/v{number:04}").as_str().try_into().unwrap();
             let shape = ArrayShape::new([(4, 2), (6, 2)]).unwrap();
@@ -166,7 +170,8 @@ fn mutated_documents_neither_stop_the_view_nor_spoil_good_arrays() {
                 Ok(variable) => {
                     shown += 1;
                     let elements: u64 = variable.shape().iter().product();
-                    // A chunk of four bytes does not fit most shapes: an error, as for any damaged chunk.
+                    // A chunk of four bytes does not fit most shapes: an error, as for any damaged
+                    // chunk.
                     let read = (elements <= GOOD).then(|| file.read_variable_raw_bytes(&name));
                     if number % 100 == 0 {
                         assert_eq!(read.unwrap().unwrap(), int16s(&vec![number as i16; GOOD as usize]), "{name}");

@@ -1,5 +1,5 @@
-//! The NetCDF view of generated repositories, read by a reader that shares no code with it: every array has the elements that the
-//! test encoded.
+//! The NetCDF view of generated repositories, read by a reader that shares no code with it: every
+//! array has the elements that the test encoded.
 
 use std::path::Path;
 
@@ -10,7 +10,8 @@ use crate::common::Mount;
 use crate::common::random::Random;
 use crate::netcdf::{array, group, import, zstd};
 
-/// Types whose elements are in the file as they are stored, little-endian: the name, bytes of an element, bytes of a number.
+/// Types whose elements are in the file as they are stored, little-endian: the name, bytes of an
+/// element, bytes of a number.
 const TYPES: [(&str, usize, usize); 13] = [
     ("int8", 1, 1),
     ("int16", 2, 2),
@@ -146,7 +147,8 @@ fn generate(random: &mut Random, number: usize) -> Generated {
             continue;
         }
         let corner: Vec<u64> = position(at, &grid).iter().zip(&chunk).map(|(at, chunk)| at * chunk).collect();
-        let (mut shard, mut entries) = (Vec::new(), Vec::new());
+        let mut shard = Vec::new();
+        let mut entries = Vec::new();
         for inner_at in 0..per_shard.iter().product::<u64>() {
             if sharded && random.below(5) == 0 {
                 entries.push((u64::MAX, u64::MAX));

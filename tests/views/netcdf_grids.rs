@@ -1,4 +1,5 @@
-//! The NetCDF view of arrays whose stored chunks are no HDF5 chunks: of different shapes, or very long.
+//! The NetCDF view of arrays whose stored chunks are no HDF5 chunks: of different shapes, or very
+//! long.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -11,7 +12,8 @@ use crate::common::Mount;
 use crate::common::made::{reference, with_document};
 use crate::netcdf::{array, group, import, peak_memory, zstd};
 
-/// Lengths of the chunks of a rectilinear grid along two dimensions of 7 and 10 elements: the last chunk is longer than the rest.
+/// Lengths of the chunks of a rectilinear grid along two dimensions of 7 and 10 elements: the last
+/// chunk is longer than the rest.
 const ROWS: [u64; 3] = [3, 1, 3];
 const COLUMNS: [u64; 3] = [4, 4, 5];
 const SHAPE: [u64; 2] = [7, 10];
@@ -23,8 +25,8 @@ fn value(row: u64, column: u64) -> i16 {
     (row * 100 + column) as i16 - 300
 }
 
-/// Returns the elements of each chunk of the grid with its key; chunk 1/1 is missing. `encode` makes the stored bytes of a chunk
-/// of its shape.
+/// Returns the elements of each chunk of the grid with its key; chunk 1/1 is missing. `encode`
+/// makes the stored bytes of a chunk of its shape.
 fn chunks(encode: impl Fn(Vec<i16>, [u64; 2]) -> Vec<u8>) -> Files {
     let mut chunks = Vec::new();
     for (i, height) in ROWS.into_iter().enumerate() {
@@ -96,7 +98,8 @@ fn shards_of_a_storage_transformer_make_one_variable() {
     let codecs = json!([{"name": "bytes", "configuration": {"endian": "little"}}, "zstd"]);
     let [first, second, third] = [[1, 2, 3], [4, 5, 6], [7, 8, 9]].map(|row: [i16; 3]| zstd(&little(&row)));
     let shard = |chunks: [Option<&Vec<u8>>; 2]| {
-        let (mut bytes, mut index) = (Vec::new(), Vec::new());
+        let mut bytes = Vec::new();
+        let mut index = Vec::new();
         for chunk in chunks {
             let entry = chunk.map_or([u64::MAX; 2], |chunk| [bytes.len() as u64, chunk.len() as u64]);
             index.extend(entry.into_iter().flat_map(u64::to_le_bytes));
@@ -125,7 +128,8 @@ fn shards_of_a_storage_transformer_make_one_variable() {
 #[ignore = "takes long: scripts/test --full"]
 fn long_raw_chunks_are_read_in_parts() {
     // Chunks of 75 MiB, which are cut into parts of whole rows; the array is no multiple of them.
-    let (shape, chunk) = ([5_000_u64, 9_000], [4_900_u64, 8_000]);
+    let shape = [5_000_u64, 9_000];
+    let chunk = [4_900_u64, 8_000];
     let element = |row: u64, column: u64| (row * 31 + column * 7) as i16;
     let stored = |top: u64, left: u64| -> Vec<u8> {
         let rows = top..top + chunk[0];
@@ -199,8 +203,9 @@ fn one_value_of_a_virtual_chunk_of_five_gigabytes_costs_a_part_of_it() {
     assert!(peak_memory(&mount) < 120 << 10);
 }
 
-/// Chunks of 2 MiB: 35 of them along the first dimension are one chunk of the file, as libraries would copy smaller ones through
-/// their caches. Those that have all of the other dimensions are one run of bytes.
+/// Chunks of 2 MiB: 35 of them along the first dimension are one chunk of the file, as libraries
+/// would copy smaller ones through their caches. Those that have all of the other dimensions are
+/// one run of bytes.
 #[test]
 fn chunks_that_follow_one_another_are_one_chunk_of_the_file() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! The NetCDF view of hostile repositories: what cannot be shown is left out with a reason, a chunk that cannot be decoded spoils
-//! its own bytes only, and neither time nor memory follows from what a document claims.
+//! The NetCDF view of hostile repositories: what cannot be shown is left out with a reason, a chunk
+//! that cannot be decoded spoils its own bytes only, and neither time nor memory follows from what
+//! a document claims.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -256,7 +257,9 @@ fn names_of_every_alphabet_are_accepted_by_programs() {
 #[test]
 fn names_of_every_length_are_accepted_by_programs() {
     let named = |shape: u64, name: &str| array("int16", &[shape], &[shape], &json!({"dimension_names": [name]}));
-    let (long, longest, longer) = ("x".repeat(243), "y".repeat(255), "z".repeat(256));
+    let long = "x".repeat(243);
+    let longest = "y".repeat(255);
+    let longer = "z".repeat(256);
     let longest_array = "w".repeat(255);
     let mut arrays = vec![
         Made::new("good", named(2, "d")).chunk(&[0], int16s(&[3, 4])),
@@ -384,7 +387,8 @@ fn a_chunk_that_cannot_be_decoded_spoils_its_own_pages_only() {
     let repo = create(directory.path(), &arrays);
     let mount = Mount::new(&repo, &["--view", "netcdf", "-o", "memory=32M"]);
     let path = mount.path().join("ocean.nc");
-    let (file, size) = (fs::File::open(&path).unwrap(), fs::metadata(&path).unwrap().len());
+    let file = fs::File::open(&path).unwrap();
+    let size = fs::metadata(&path).unwrap().len();
     let mut sorted = names.clone();
     sorted.sort();
     for (at, name) in sorted.iter().enumerate() {
@@ -487,7 +491,8 @@ fn a_file_of_a_hundred_thousand_variables_is_made_within_its_memory() {
     let begin = Instant::now();
     let path = mount.path().join("ocean.nc");
     let size = fs::metadata(&path).unwrap().len();
-    let (made, peak) = (begin.elapsed(), peak_memory(&mount));
+    let made = begin.elapsed();
+    let peak = peak_memory(&mount);
     println!("a header of {VARIABLES} variables: {made:?}, {peak} KiB");
     // The last variable is the last in the file.
     let mut last = [0; 4];

@@ -1,11 +1,13 @@
-//! The numbers that programs compute of packed variables and of times in a NetCDF view, beside the arithmetic of numpy.
+//! The numbers that programs compute of packed variables and of times in a NetCDF view, beside the
+//! arithmetic of numpy.
 
 use std::process::Command;
 
 use crate::common::writing::needed;
 use crate::common::{Mount, project, run};
 
-/// Programs, and the numbers of arrays that each of them reads rightly: all but those of its known limits.
+/// Programs, and the numbers of arrays that each of them reads rightly: all but those of its known
+/// limits.
 const PROGRAMS: [(&str, u64); 9] = [
     ("netCDF4", 107),
     ("h5py", 107),
@@ -34,14 +36,16 @@ fn programs_compute_the_numbers_of_packed_variables_and_times() {
         return;
     }
     let work = tempfile::tempdir().unwrap();
-    let (repository, cases) = (work.path().join("numbers"), work.path().join("cases.json"));
+    let repository = work.path().join("numbers");
+    let cases = work.path().join("cases.json");
     let script = |name: &str| {
         let mut command = Command::new(project("target/venv/bin/python"));
         command.arg("-B").arg(project("tests/views/programs").join(name));
         command
     };
     run(script("make_numbers.py").arg(&repository).arg(&cases)).success();
-    let (native, view) = (Mount::new(&repository, &["--read-only"]), Mount::new(&repository, &["--view", "netcdf"]));
+    let native = Mount::new(&repository, &["--read-only"]);
+    let view = Mount::new(&repository, &["--view", "netcdf"]);
     let read = run(script("read_numbers.py").arg(&cases).args([native.path(), view.path()]).arg(work.path())).json();
     for (program, right) in PROGRAMS {
         let found = &read[program];

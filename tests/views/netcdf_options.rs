@@ -1,4 +1,5 @@
-//! Options of the NetCDF view: the unlimited dimension, types of classic programs, groups in one file.
+//! Options of the NetCDF view: the unlimited dimension, types of classic programs, groups in one
+//! file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,7 +33,8 @@ fn programs_read_each_option() {
     }
 }
 
-/// Returns the names of the unlimited dimensions of the root's file, and the report, with this record dimension.
+/// Returns the names of the unlimited dimensions of the root's file, and the report, with this
+/// record dimension.
 fn unlimited(repo: &std::path::Path, name: &str) -> (Vec<String>, String) {
     let mount = Mount::new(repo, &["--view", "netcdf", "--netcdf-record-dimension", name]);
     let file = NcFile::open(mount.path().join("ocean.nc")).unwrap();

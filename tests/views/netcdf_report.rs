@@ -117,7 +117,8 @@ fn nan_is_marked_as_missing_only_where_chunks_are() {
         members.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         array("float32", &[length], &[2], &members)
     };
-    let (dimension, bounds) = (json!({"dimension_names": ["x"]}), json!({"attributes": {"bounds": "x_bounds"}}));
+    let dimension = json!({"dimension_names": ["x"]});
+    let bounds = json!({"attributes": {"bounds": "x_bounds"}});
     let files = [
         ("zarr.json", group(&json!({}))),
         ("complete/zarr.json", float(2, json!({}))),

@@ -24,7 +24,8 @@ fn frame(bytes: &[u8]) -> Vec<u8> {
     zstd::bulk::compress(bytes, 3).unwrap()
 }
 
-/// Array of two dimensions of `shape` whose chunks of `chunk` are zstd frames, or shards of inner chunks that are.
+/// Array of two dimensions of `shape` whose chunks of `chunk` are zstd frames, or shards of inner
+/// chunks that are.
 #[derive(Clone, Copy)]
 struct Large {
     shape: [u64; 2],
@@ -34,7 +35,8 @@ struct Large {
 }
 
 impl Large {
-    /// Returns the encoded chunk at `(row, column)` of the grid, elements beyond the array included.
+    /// Returns the encoded chunk at `(row, column)` of the grid, elements beyond the array
+    /// included.
     fn chunk(&self, row: u64, column: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         for i in 0..self.chunk[0] {
@@ -51,31 +53,29 @@ impl Large {
         let endian = if self.is_big_endian { "big" } else { "little" };
         let inner = json!([{"name": "bytes", "configuration": {"endian": endian}}, "zstd"]);
         let mut files = Vec::new();
-        let (chunks, codecs) = match self.is_sharded {
-            false => {
-                for row in 0..grid[0] {
-                    for column in 0..grid[1] {
-                        files.push((format!("{name}/c/{row}/{column}"), self.chunk(row, column)));
-                    }
-                }
-                (self.chunk, inner)
+        let (chunks, codecs) = if self.is_sharded {
+            // One shard, its index at the end.
+            let mut shard = Vec::new();
+            let mut index = Vec::new();
+            for number in 0..grid[0] * grid[1] {
+                let chunk = self.chunk(number / grid[1], number % grid[1]);
+                index.extend([shard.len() as u64, chunk.len() as u64].map(u64::to_le_bytes).concat());
+                shard.extend(chunk);
             }
-            true => {
-                // One shard, its index at the end.
-                let (mut shard, mut index) = (Vec::new(), Vec::new());
-                for number in 0..grid[0] * grid[1] {
-                    let chunk = self.chunk(number / grid[1], number % grid[1]);
-                    index.extend([shard.len() as u64, chunk.len() as u64].map(u64::to_le_bytes).concat());
-                    shard.extend(chunk);
+            shard.extend(index);
+            files.push((format!("{name}/c/0/0"), shard));
+            let plain = json!([{"name": "bytes", "configuration": {"endian": "little"}}]);
+            let configuration =
+                json!({"chunk_shape": self.chunk, "codecs": inner, "index_codecs": plain, "index_location": "end"});
+            let codecs = json!([{"name": "sharding_indexed", "configuration": configuration}]);
+            ([0, 1].map(|axis| grid[axis] * self.chunk[axis]), codecs)
+        } else {
+            for row in 0..grid[0] {
+                for column in 0..grid[1] {
+                    files.push((format!("{name}/c/{row}/{column}"), self.chunk(row, column)));
                 }
-                shard.extend(index);
-                files.push((format!("{name}/c/0/0"), shard));
-                let plain = json!([{"name": "bytes", "configuration": {"endian": "little"}}]);
-                let configuration =
-                    json!({"chunk_shape": self.chunk, "codecs": inner, "index_codecs": plain, "index_location": "end"});
-                let codecs = json!([{"name": "sharding_indexed", "configuration": configuration}]);
-                ([0, 1].map(|axis| grid[axis] * self.chunk[axis]), codecs)
             }
+            (self.chunk, inner)
         };
         files.push((format!("{name}/zarr.json"), array("int32", &self.shape, &chunks, &json!({"codecs": codecs}))));
         files
@@ -120,7 +120,8 @@ fn large_chunks_have_the_right_values_in_any_order_of_reads() {
         let file = fs::File::open(mount.path().join("ocean.nc")).unwrap();
         std::thread::scope(|scope| {
             for seed in 1..=3_u64 {
-                let (file, whole) = (&file, &whole);
+                let file = &file;
+                let whole = &whole;
                 scope.spawn(move || {
                     let mut random = seed;
                     for _ in 0..150 {
@@ -158,7 +159,8 @@ fn damage_of_a_large_chunk_spoils_only_what_comes_after_it() {
     let damaged = &mut files.iter_mut().find(|(key, _)| key == "t/c/0/0").unwrap().1;
     let last = last_block(damaged);
     damaged[last + 3..last + 5].fill(0xFF);
-    // Groups with a frame that ends early, one that has less than its chunk, and one with another behind it.
+    // Groups with a frame that ends early, one that has less than its chunk, and one with another
+    // behind it.
     let values: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
     let mut short = frame(&values);
     short.truncate(last_block(&short));

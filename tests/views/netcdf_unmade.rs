@@ -1,4 +1,5 @@
-//! Files of the NetCDF view that cannot be made, for want of memory: nobody reads an empty file, or one without a variable, in their place.
+//! Files of the NetCDF view that cannot be made, for want of memory: nobody reads an empty file, or
+//! one without a variable, in their place.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +24,8 @@ fn labels(count: u64) -> Vec<u8> {
     array("string", &[count], &[count], &json!({"codecs": ["vlen-utf8", "zstd"], "fill_value": ""}))
 }
 
-/// Asserts that `file`, which does not fit into memory, is listed, and that its directory can be listed with attributes, as `ls -l` does.
+/// Asserts that `file`, which does not fit into memory, is listed, and that its directory can be
+/// listed with attributes, as `ls -l` does.
 #[track_caller]
 fn assert_listed(file: &Path) {
     let directory = fs::read_dir(file.parent().unwrap()).unwrap();

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::reshard::{Files, GROUP, array, encodings, made};
 use crate::common::Mount;
 
-/// Mounts arrays with `codecs`, called `a`, `b` and so on, with `options`. Returns what the command says.
+/// Mounts arrays with `codecs`, called `a`, `b` and so on, with `options`. Returns what the command
+/// says.
 fn said(codecs: &[Value], options: &[&str]) -> String {
     let directory = tempfile::tempdir().unwrap();
     let mut files = Files::from([("zarr.json".to_owned(), GROUP.as_bytes().to_vec())]);

@@ -1,7 +1,8 @@
 //! The pages of `docs/recipes`: their commands run as they are, and print what the pages say.
 //!
-//! Besides what any page may have ([`pages`](crate::common::pages)), `console needs OPTION` runs if `mount` has the option, and
-//! `console screen` runs on a screen, and its last command is a window. The repository is that of `docs/recipes/demo.py`.
+//! Besides what any page may have ([`pages`](crate::common::pages)), `console needs OPTION` runs if
+//! `mount` has the option, and `console screen` runs on a screen, and its last command is a window.
+//! The repository is that of `docs/recipes/demo.py`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -35,7 +36,8 @@ fn screen() -> (Running, String) {
     let is_free = |number: &u32| !Path::new(&format!("/tmp/.X11-unix/X{number}")).exists();
     let number = (FIRST_DISPLAY..FIRST_DISPLAY + 100).find(is_free).expect("a free display");
     let name = format!(":{number}");
-    // Without `-noreset`, the screen begins anew when its first client has gone, and disconnects a window that has just appeared.
+    // Without `-noreset`, the screen begins anew when its first client has gone, and disconnects a
+    // window that has just appeared.
     let server = start(Command::new("Xvfb").args([name.as_str(), "-noreset", "-screen", "0", "1100x800x24"]));
     (server, name)
 }

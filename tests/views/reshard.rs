@@ -1,4 +1,5 @@
-//! Shared by the tests of other chunk units: plain Zarr trees as repositories, and the values that programs read.
+//! Shared by the tests of other chunk units: plain Zarr trees as repositories, and the values that
+//! programs read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,8 @@ pub fn assert_same_values(found: &Value, expected: &Value, is_shown: impl Fn(&st
         let all = dump["arrays"].as_object().unwrap().clone().into_iter();
         all.filter(|(path, _)| is_shown(path)).collect()
     };
-    let (found, expected) = (arrays(found), arrays(expected));
+    let found = arrays(found);
+    let expected = arrays(expected);
     let missing: Vec<_> = expected.keys().filter(|path| !found.contains_key(*path)).collect();
     assert!(missing.is_empty() && found.len() == expected.len(), "{} arrays, without {missing:?}", found.len());
     for (path, array) in &expected {

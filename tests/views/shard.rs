@@ -47,7 +47,8 @@ fn programs_read_shards_as_they_read_chunks() {
     }
 }
 
-/// Reads a shard as the specification has it: the chunks by number, missing ones as none. Checks what this layout promises besides.
+/// Reads a shard as the specification has it: the chunks by number, missing ones as none. Checks
+/// what this layout promises besides.
 fn read_shard(bytes: &[u8], count: usize) -> Vec<Option<Vec<u8>>> {
     let at = bytes.len() - 4 - 16 * count;
     let (index, checksum) = bytes[at..].split_at(16 * count);
@@ -145,7 +146,8 @@ fn any_part_of_a_shard_can_be_read() {
     let mut files = Files::from([("zarr.json".to_owned(), GROUP.as_bytes().to_vec())]);
     files.insert("a/zarr.json".to_owned(), array(&[40, 30], &[1, 1], &encodings()[0], &json!([{"name": "bytes"}])));
     // The first shard must have these chunks, and their index.
-    let (mut whole, mut entries) = (Vec::new(), vec![(u64::MAX, u64::MAX); 1024]);
+    let mut whole = Vec::new();
+    let mut entries = vec![(u64::MAX, u64::MAX); 1024];
     for coords in all_coords(&[40, 30]) {
         if random.chance(20) {
             continue;
@@ -166,7 +168,8 @@ fn any_part_of_a_shard_can_be_read() {
         let file = File::open(mount.path().join("a/c/0/0")).unwrap();
         assert_eq!(file.metadata().unwrap().len(), whole.len() as u64);
         for _ in 0..200 {
-            let (start, length) = (random.below(whole.len()), random.below(30_000));
+            let start = random.below(whole.len());
+            let length = random.below(30_000);
             let end = (start + length).min(whole.len());
             let mut part = vec![0; end - start];
             file.read_exact_at(&mut part, start as u64).unwrap();

@@ -66,7 +66,8 @@ fn programs_read_inner_chunks_as_they_read_shards() {
 #[test]
 fn the_view_has_exactly_the_inner_chunks() {
     let mut random = Random::new(5);
-    let (mut files, mut expected) = (Files::new(), Files::new());
+    let mut files = Files::new();
+    let mut expected = Files::new();
     for (file, set) in [(&mut files, "zarr.json"), (&mut expected, "zarr.json")] {
         file.insert(set.to_owned(), GROUP.as_bytes().to_vec());
     }
@@ -75,7 +76,8 @@ fn the_view_has_exactly_the_inner_chunks() {
         let rank = 1 + random.below(3);
         let form = Form { at_start: random.chance(50), big_endian: random.chance(50), checksum: random.chance(50) };
         let mut some = |most: usize| -> Vec<u64> { (0..rank).map(|_| 1 + random.below(most) as u64).collect() };
-        let (inner, grid) = (some(3), some(4));
+        let inner = some(3);
+        let grid = some(4);
         let chunk: Vec<u64> = std::iter::zip(&inner, &grid).map(|(inner, count)| inner * count).collect();
         let shape: Vec<u64> = chunk.iter().map(|length| length * 2 + random.below(*length as usize) as u64).collect();
         let encoding = random.pick(&encodings()).clone();
@@ -177,7 +179,8 @@ fn a_damaged_index_costs_only_the_chunks_of_its_shard() {
             .filter_map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().ok())
             .collect();
         names.sort_unstable();
-        // Chunks that may be there are listed: a copy without them would have fill values in their place.
+        // Chunks that may be there are listed: a copy without them would have fill values in their
+        // place.
         assert_eq!(names, [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 15], "{view:?}");
         for (number, expected) in [(0, [1, 1]), (2, [2, 2]), (3, [3, 3]), (8, [7, 7])] {
             assert_eq!(fs::read(chunks.join(number.to_string())).unwrap(), expected, "{view:?} {number}");
@@ -195,7 +198,8 @@ fn a_damaged_index_costs_only_the_chunks_of_its_shard() {
     assert!(printed.contains("no room for an index"), "{printed}");
 }
 
-/// Shards that would be huge, deep or contradictory are shown as stored, each with a reason, and the rest is not.
+/// Shards that would be huge, deep or contradictory are shown as stored, each with a reason, and
+/// the rest is not.
 #[test]
 fn hostile_shards_are_shown_as_stored() {
     let slash = &encodings()[0];

@@ -1,4 +1,5 @@
-//! The Zarr version 2 view of the fixtures: documents by an independent reading of `zarr.json`, chunks by their native bytes.
+//! The Zarr version 2 view of the fixtures: documents by an independent reading of `zarr.json`,
+//! chunks by their native bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -18,7 +19,8 @@ fn both(repo: &Path, id: &str) -> (Files, Files, String) {
     (readable_files(&native.path()), readable_files(&view.path()), report)
 }
 
-/// Reads all files below a directory like [`read_files`]; those that cannot be read, as virtual chunks here, are empty.
+/// Reads all files below a directory like [`read_files`]; those that cannot be read, as virtual
+/// chunks here, are empty.
 fn readable_files(root: &Path) -> Files {
     let mut files = Files::new();
     let mut open = vec![root.to_owned()];
@@ -51,8 +53,8 @@ fn left_out(report: &str) -> BTreeMap<String, String> {
     parts.filter(|parts| parts[1] == "left out").map(|parts| (parts[0][1..].to_owned(), parts[2].to_owned())).collect()
 }
 
-/// Returns the key in the view of the chunk with native key `key`, both relative to the array; none if the array has no such chunk: nodes
-/// and other arrays' chunks may be below an array, too.
+/// Returns the key in the view of the chunk with native key `key`, both relative to the array; none
+/// if the array has no such chunk: nodes and other arrays' chunks may be below an array, too.
 fn view_key(document: &Value, key: &str) -> Option<String> {
     let rank = document["shape"].as_array().unwrap().len();
     let encoding = &document["chunk_key_encoding"];
@@ -73,7 +75,8 @@ fn view_key(document: &Value, key: &str) -> Option<String> {
 fn compare(native: &Files, view: &Files, report: &str, what: &str) -> (usize, usize) {
     let left_out = left_out(report);
     let mut expected: BTreeSet<String> = BTreeSet::from([".zmetadata".to_owned()]);
-    let (mut arrays, mut chunks) = (0, 0);
+    let mut arrays = 0;
+    let mut chunks = 0;
     let consolidated = json(view, ".zmetadata");
     assert_eq!(consolidated["zarr_consolidated_format"], 1, "{what}");
     let mut consolidated_keys = BTreeSet::new();
@@ -131,7 +134,8 @@ fn compare(native: &Files, view: &Files, report: &str, what: &str) -> (usize, us
 }
 
 fn check(set: &FixtureSet) -> (usize, usize) {
-    let (mut arrays, mut chunks) = (0, 0);
+    let mut arrays = 0;
+    let mut chunks = 0;
     for fixture in set.all() {
         let id = fixture.expected["branches"]["main"].as_str().unwrap();
         let (native, view, report) = both(&fixture.repository, id);
@@ -164,7 +168,8 @@ fn chunks_have_their_native_inodes_and_the_mount_takes_no_writes() {
     let ios = common::io_modes();
     for io in ios {
         let view = Mount::new(&fixture.repository, &["--view", "zarr2", "--io", io]);
-        let (files, shown) = (read_files(&native.path()), read_files(&view.path()));
+        let files = read_files(&native.path());
+        let shown = read_files(&view.path());
         let mut compared = 0;
         let mut numbers = BTreeSet::new();
         for key in shown.keys() {

@@ -1,4 +1,5 @@
-//! The Zarr version 2 view of hostile repositories: bad arrays are left out, each with a reason, and spoil no others.
+//! The Zarr version 2 view of hostile repositories: bad arrays are left out, each with a reason,
+//! and spoil no others.
 
 use std::collections::BTreeMap;
 use std::path::Path;

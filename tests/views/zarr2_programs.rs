@@ -1,4 +1,5 @@
-//! zarr-python 2 and xarray on the Zarr version 2 view, compared with zarr-python 3 and xarray on the native mount.
+//! zarr-python 2 and xarray on the Zarr version 2 view, compared with zarr-python 3 and xarray on
+//! the native mount.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +18,8 @@ struct Pythons {
 
 fn pythons() -> Option<Pythons> {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
-    let (new, old) = (target.join("venv/bin/python"), target.join("venv-zarr2/bin/python"));
+    let new = target.join("venv/bin/python");
+    let old = target.join("venv-zarr2/bin/python");
     if new.exists() && old.exists() {
         return Some(Pythons { new, old });
     }
@@ -74,7 +76,8 @@ fn zarr_python_2_reads_what_zarr_python_3_reads() {
     let Some(pythons) = pythons() else { return };
     let repository = repository(&pythons);
     let place = repository.directory.path();
-    let (native, view) = (Mount::new(place, &["--read-only"]), Mount::new(place, &["--view", "zarr2"]));
+    let native = Mount::new(place, &["--read-only"]);
+    let view = Mount::new(place, &["--view", "zarr2"]);
     let expected = script(&pythons.new, "dump.py", &[text(&native.path())]);
     let arrays = expected["arrays"].as_object().unwrap();
     let left_out: Vec<&str> =
@@ -105,8 +108,10 @@ fn zarr_python_2_reads_what_zarr_python_3_reads() {
                     ));
                 }
             }
-            let (mut shown, mut attributes) = (found["attributes"].clone(), expected_attributes(array));
-            // Base64 in version 3, a number in version 2: xarray's reading of both is compared elsewhere.
+            let mut shown = found["attributes"].clone();
+            let mut attributes = expected_attributes(array);
+            // Base64 in version 3, a number in version 2: xarray's reading of both is compared
+            // elsewhere.
             for attributes in [&mut shown, &mut attributes] {
                 attributes.as_object_mut().map(|attributes| attributes.remove("_FillValue"));
             }
@@ -126,7 +131,8 @@ fn zarr_python_2_reads_what_zarr_python_3_reads() {
 fn xarray_reads_the_same_dataset() {
     let Some(pythons) = pythons() else { return };
     let place = repository(&pythons).directory.path();
-    let (native, view) = (Mount::new(place, &["--read-only"]), Mount::new(place, &["--view", "zarr2"]));
+    let native = Mount::new(place, &["--read-only"]);
+    let view = Mount::new(place, &["--view", "zarr2"]);
     let expected = script(&pythons.new, "dump.py", &[text(&native.path()), "--xarray", "dataset"]);
     assert!(expected.as_object().unwrap().len() >= 9, "{expected}");
     for words in [&["--xarray", "dataset"][..], &["--xarray", "dataset", "--consolidated"]] {

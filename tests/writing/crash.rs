@@ -1,5 +1,5 @@
-//! The daemon is killed at any moment: closed files are there afterwards, and a commit is there completely or not at
-//! all.
+//! The daemon is killed at any moment: closed files are there afterwards, and a commit is there
+//! completely or not at all.
 //!
 //! `ICECHUNKFS_KILLS` sets the number of kills, `ICECHUNKFS_SEED` the seed.
 
@@ -35,9 +35,11 @@ fn no_closed_file_is_lost_when_the_daemon_is_killed_at_random() {
     let seed = number("ICECHUNKFS_SEED", 1) as u64;
     let mut panics = Vec::new();
     let counts = Mutex::new([0; 3]);
-    let (lives, next) = (kills.div_ceil(LIFE), AtomicUsize::new(0));
+    let lives = kills.div_ceil(LIFE);
+    let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        let (counts, next) = (&counts, &next);
+        let counts = &counts;
+        let next = &next;
         let threads: Vec<_> = (0..2)
             .map(|_| {
                 scope.spawn(move || {
@@ -71,7 +73,8 @@ fn no_closed_file_is_lost_when_the_daemon_is_killed_at_random() {
     assert!(operations > 3 * kills && enough, "the workload did not run: {operations}, {commits}");
 }
 
-/// Runs a repository and its mount through many kills; returns operations, commits, and interrupted commits.
+/// Runs a repository and its mount through many kills; returns operations, commits, and interrupted
+/// commits.
 fn one_life(seed: u64, deaths: usize) -> [usize; 3] {
     let mut random = Random::new(seed);
     let mount = Writable::new(&[]);
@@ -89,7 +92,8 @@ fn one_life(seed: u64, deaths: usize) -> [usize; 3] {
             mount.kill(daemon);
             running.join().unwrap();
         });
-        // The mount is removed only after the worker has stopped: it would continue below the mountpoint.
+        // The mount is removed only after the worker has stopped: it would continue below the
+        // mountpoint.
         mount.remove_dead_mount();
         mount.mount_again(None).success();
         let what = format!("seed {seed}, death {death} after {length:?}");
@@ -98,7 +102,8 @@ fn one_life(seed: u64, deaths: usize) -> [usize; 3] {
 
         // The commit: all of it or nothing, and nothing else.
         let reference = Reference::open(mount.repository());
-        let (keys, grown) = (reference.keys(), reference.history().len() - 1 - worker.commits);
+        let keys = reference.keys();
+        let grown = reference.history().len() - 1 - worker.commits;
         match (&worker.committing, grown) {
             (Some(wanted), 1) => {
                 assert_same(&format!("{what}: the interrupted commit"), &keys, &keys_of(wanted));
@@ -120,8 +125,8 @@ fn one_life(seed: u64, deaths: usize) -> [usize; 3] {
     totals
 }
 
-/// A daemon that dies leaves data files that no line of its journal names: of a file whose creation was under way, or of a commit
-/// whose files were being removed.
+/// A daemon that dies leaves data files that no line of its journal names: of a file whose creation
+/// was under way, or of a commit whose files were being removed.
 #[test]
 fn new_files_outlive_the_removal_of_what_a_dead_daemon_left() {
     common::watchdog();
@@ -223,12 +228,14 @@ fn commit_with_fault(step: &str, action: &str, work: Work) -> bool {
         reference.commit(&[("theirs/zarr.json", GROUP.as_bytes())], "theirs");
     }
     let working = read_files(&mount.root());
-    let (before, history) = (reference.keys(), reference.history().len());
+    let before = reference.keys();
+    let history = reference.history().len();
     let mut wanted = keys_of(&working);
     wanted.extend(before.iter().filter(|(name, _)| name.starts_with("theirs/")).map(|(n, b)| (n.clone(), b.clone())));
 
     let outcome = mount.commit("with a fault");
-    let (after, grown) = (reference.keys(), reference.history().len() - history);
+    let after = reference.keys();
+    let grown = reference.history().len() - history;
     match grown {
         0 => assert_same(&format!("{what}: nothing may be visible"), &after, &before),
         1 => assert_same(&format!("{what}: all must be visible"), &after, &wanted),

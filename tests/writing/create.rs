@@ -94,8 +94,8 @@ fn no_concurrent_change_of_repo_is_lost() {
     let writers: Vec<_> = (0..WRITERS)
         .map(|writer| {
             let place = directory.path().to_str().unwrap().to_owned();
-            // Threads with their own runtimes, descriptors and locks: for the file system they are independent
-            // programs.
+            // Threads with their own runtimes, descriptors and locks: for the file system they are
+            // independent programs.
             std::thread::spawn(move || {
                 block_on(async {
                     let storage = storage::open_directory(place.as_ref()).unwrap();

@@ -1,4 +1,5 @@
-//! Facts that a mount tells about itself: which snapshot it shows, where files come from, and what it has done.
+//! Facts that a mount tells about itself: which snapshot it shows, where files come from, and what
+//! it has done.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -135,11 +136,9 @@ fn whoever_watches_head_is_told_that_it_moves() {
     let follower = Mount::new(writer.repository(), &["--follow", "0.2"]);
     let second = Writable::of(writer.repository(), &[]);
     let watch = |control: &dyn Fn(&str) -> std::path::PathBuf| Watch::of(&control("HEAD"));
-    let (own, followed, refreshed) = (
-        watch(&|name| writer.control(name)),
-        watch(&|name| follower.control(name)),
-        watch(&|name| second.control(name)),
-    );
+    let own = watch(&|name| writer.control(name));
+    let followed = watch(&|name| follower.control(name));
+    let refreshed = watch(&|name| second.control(name));
     put(&root.join("a/zarr.json"), array(&[4], &[1])).unwrap();
     put(&root.join("a/c/0"), "0").unwrap();
     writer.touch("discard").unwrap();
@@ -220,7 +219,8 @@ fn extended_attributes_tell_where_a_file_comes_from() {
 #[test]
 fn stats_and_top_count_what_programs_did() {
     let writer = Writable::new(&[]);
-    let (root, mount) = (writer.root(), writer.mount());
+    let root = writer.root();
+    let mount = writer.mount();
     put(&root.join("zarr.json"), GROUP).unwrap();
     // A file is created and closed before its request has been counted.
     wait_until("the first requests in the counts", || {
@@ -415,7 +415,8 @@ fn a_group_shares_a_mount_with_masks() {
     set_mode(mount.path().parent().unwrap(), 0o755);
     let group = crate::common::users::NOBODY.to_string();
     mount.command(&repository, &["--allow-other", "-o", &format!("gid={group},umask=007")]).success();
-    let (root, program) = (mount.path(), commons.program());
+    let root = mount.path();
+    let program = commons.program();
     // A member of the group: writes, replaces what root wrote, and commits.
     put(&root.join("zarr.json"), GROUP).unwrap();
     let shell = |text: &str| run(as_nobody("sh").args(["-c", &format!("umask 077; cd {} && {text}", root.display())]));

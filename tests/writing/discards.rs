@@ -1,4 +1,5 @@
-//! A discard of a path keeps the changes elsewhere: links, and chunks that were moved to another array.
+//! A discard of a path keeps the changes elsewhere: links, and chunks that were moved to another
+//! array.
 
 use std::path::Path;
 
@@ -110,7 +111,8 @@ fn a_discard_of_a_moved_node_shows_nothing_in_two_places() {
     mount.touch("discard").unwrap();
     assert!(read_files(&root) == base);
 
-    // A node that was moved out of a moved node goes back with it, unless it has changes of its own.
+    // A node that was moved out of a moved node goes back with it, unless it has changes of its
+    // own.
     std::fs::rename(root.join("g"), root.join("h")).unwrap();
     std::fs::rename(root.join("h/n"), root.join("kept")).unwrap();
     std::fs::write(root.join("kept/c/0/0"), "edited").unwrap();

@@ -1,5 +1,5 @@
-//! Files that programs create exclusively (`O_EXCL`), as `cp`, `tar` and `rsync` do. They have no data file before the first write, of which
-//! nothing may be seen.
+//! Files that programs create exclusively (`O_EXCL`), as `cp`, `tar` and `rsync` do. They have no
+//! data file before the first write, of which nothing may be seen.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -17,7 +17,8 @@ fn exclusively(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap()
 }
 
-/// Actions of a program that begin with a new file, in a directory. They leave the file `f` there, or none.
+/// Actions of a program that begin with a new file, in a directory. They leave the file `f` there,
+/// or none.
 type Action = (&'static str, fn(&Path));
 
 const FIRST: &[Action] = &[
@@ -92,7 +93,8 @@ const FIRST: &[Action] = &[
     }),
     ("copy a part", |at| {
         fs::write(at.join("g"), vec![7; 9000]).unwrap();
-        let (from, to) = (File::open(at.join("g")).unwrap(), exclusively(&at.join("f")));
+        let from = File::open(at.join("g")).unwrap();
+        let to = exclusively(&at.join("f"));
         rustix::fs::copy_file_range(&from, Some(&mut 100), &to, Some(&mut 50), 8000).unwrap();
     }),
 ];

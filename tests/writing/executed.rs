@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use crate::common::io_modes;
 use crate::common::writing::Writable;
 
-/// Time until a file of an ended process may be emptied: the kernel tells the mount of the end a moment later.
+/// Time until a file of an ended process may be emptied: the kernel tells the mount of the end a
+/// moment later.
 const ENDED: Duration = Duration::from_secs(10);
 
 /// Process that this test started; it ends with the test.
@@ -44,7 +45,8 @@ fn a_refused_open_leaves_a_running_program_as_it_is() {
         let path = mount.root().join("program");
         std::fs::write(&path, &program).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
-        // Once with bytes of the scratch directory, and once by a daemon that has not yet opened them.
+        // Once with bytes of the scratch directory, and once by a daemon that has not yet opened
+        // them.
         for _ in 0..2 {
             let mut running = Running(Command::new(&path).arg("600").spawn().unwrap());
             for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_WRONLY | libc::O_TRUNC, libc::O_RDONLY | libc::O_TRUNC]

@@ -71,7 +71,9 @@ fn kept_listings_are_as_new_as_the_tree() {
         let mut shown = [branch.clone(), branch.clone()];
         for step in 0..80 {
             let at = random.below(2);
-            let (mount, root, prefix) = (mounts[at], mounts[at].root(), prefixes[at]);
+            let mount = mounts[at];
+            let root = mounts[at].root();
+            let prefix = prefixes[at];
             let joined = |own: &BTreeSet<String>, others: &BTreeSet<String>| -> BTreeSet<String> {
                 let own = own.iter().filter(|path| path.starts_with(prefix));
                 own.chain(others.iter().filter(|path| !path.starts_with(prefix))).cloned().collect()
@@ -128,7 +130,8 @@ fn a_file_whose_size_cannot_be_found_out_is_listed_all_the_same() {
     }
     mount.unmount();
     // The sizes are in a manifest.
-    let (manifests, away) = (repo.join("manifests"), repo.join("away"));
+    let manifests = repo.join("manifests");
+    let away = repo.join("away");
     std::fs::rename(&manifests, &away).unwrap();
     mount.mount_again(None).success();
     let kept = mount.root().join("kept");

@@ -1,5 +1,5 @@
-//! Chunks that change their places by a commit, one by one and by directories, while programs have them open: each program reads the file that it
-//! has opened, and each name has its own bytes.
+//! Chunks that change their places by a commit, one by one and by directories, while programs have
+//! them open: each program reads the file that it has opened, and each name has its own bytes.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -130,7 +130,8 @@ fn directories_that_change_their_places_twice_have_their_files() {
     }
 }
 
-/// The number of a file with an untracked name means another file in the snapshot that its other name was moved to.
+/// The number of a file with an untracked name means another file in the snapshot that its other
+/// name was moved to.
 #[test]
 fn a_moved_chunk_with_another_name_is_read_to_its_end() {
     watchdog();

@@ -1,4 +1,5 @@
-//! Programs that have files open while a writable mount moves to another snapshot: each reads one version to its end.
+//! Programs that have files open while a writable mount moves to another snapshot: each reads one
+//! version to its end.
 
 mod conflicts;
 mod during;
@@ -22,7 +23,8 @@ use crate::common::{entries, io_modes, read_files, wait_until, watchdog};
 /// Bytes of a chunk: more than a page, and more than the kernel reads ahead at first.
 const LENGTH: usize = 300_000;
 
-/// Returns the bytes of version `version`; its length differs from those of its neighbors if `is_even` is false.
+/// Returns the bytes of version `version`; its length differs from those of its neighbors if
+/// `is_even` is false.
 fn bytes(version: usize, is_even: bool) -> Vec<u8> {
     let length = if is_even { LENGTH } else { [LENGTH, LENGTH / 3, LENGTH + 70_000, 9][version % 4] };
     vec![(version % 251) as u8 + 1; length]
@@ -105,7 +107,8 @@ impl Reader {
     fn check(&self, what: &str) {
         assert_eq!(self.file.metadata().unwrap().len(), self.expected.len() as u64, "{what}: another length");
         let mut bytes = vec![0; self.expected.len() + 10];
-        let (mut at, step) = (0, 50_000);
+        let mut at = 0;
+        let step = 50_000;
         while let count @ 1.. =
             self.file.read_at(&mut bytes[at..][..step.min(self.expected.len() + 10 - at)], at as u64).unwrap()
         {
@@ -122,7 +125,8 @@ fn an_open_file_keeps_its_bytes_when_the_mount_moves() {
     watchdog();
     for (io, way) in io_modes().into_iter().flat_map(|io| [(io, Way::Refresh), (io, Way::Commit)]) {
         let mount = mounted(&["--io", io]);
-        let (root, reference) = (mount.root(), Reference::open(mount.repository()));
+        let root = mount.root();
+        let reference = Reference::open(mount.repository());
         let [chunk, document, same] = ["a/c/0", "a/zarr.json", "a/c/1"].map(|name| root.join(name));
         // Round 0 has what was made in the mount; from round 2 on, it is only in the repository.
         for (round, remounts) in [false, true, false].into_iter().enumerate() {
@@ -203,13 +207,15 @@ fn an_open_file_that_others_delete_can_be_read_to_its_end() {
     }
 }
 
-/// Others change a chunk that was changed and committed here, and one that was made anew after it was removed while open.
+/// Others change a chunk that was changed and committed here, and one that was made anew after it
+/// was removed while open.
 #[test]
 fn an_open_file_that_was_changed_here_keeps_its_bytes() {
     watchdog();
     for io in io_modes() {
         let mount = mounted(&["--io", io]);
-        let (root, reference) = (mount.root(), Reference::open(mount.repository()));
+        let root = mount.root();
+        let reference = Reference::open(mount.repository());
         let chunk = root.join("a/c/0");
         mount.remount();
         let mut readers = Vec::new();
@@ -239,13 +245,15 @@ fn an_open_file_that_was_changed_here_keeps_its_bytes() {
     }
 }
 
-/// The kernel reads and writes the data file of a chunk by itself in one of the modes, and goes on with it after the commit.
+/// The kernel reads and writes the data file of a chunk by itself in one of the modes, and goes on
+/// with it after the commit.
 #[test]
 fn a_chunk_that_is_open_is_opened_again_after_moves_that_do_not_change_it() {
     watchdog();
     for io in io_modes() {
         let mount = mounted(&["--io", io]);
-        let (root, reference) = (mount.root(), Reference::open(mount.repository()));
+        let root = mount.root();
+        let reference = Reference::open(mount.repository());
         let chunk = root.join("a/c/0");
         fs::write(&chunk, bytes(1, false)).unwrap();
         let reader = Reader::open(&chunk, bytes(1, false));
@@ -277,16 +285,22 @@ fn a_read_in_several_steps_is_of_one_version() {
         if matches!(way, Way::Refresh) {
             mount.remount();
         }
-        let (root, reference) = (mount.root(), Reference::open(mount.repository()));
-        let (stop, newest) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let root = mount.root();
+        let reference = Reference::open(mount.repository());
+        let stop = AtomicBool::new(false);
+        let newest = AtomicUsize::new(0);
         let counts = std::thread::scope(|scope| {
-            let (stop, newest, root) = (&stop, &newest, &root);
+            let stop = &stop;
+            let newest = &newest;
+            let root = &root;
             let read = |seed| {
-                let (mut random, mut count) = (Random::new(seed), 0);
+                let mut random = Random::new(seed);
+                let mut count = 0;
                 while !stop.load(Ordering::Relaxed) {
                     let least = newest.load(Ordering::SeqCst);
                     let file = File::open(root.join("a/c/0")).unwrap();
-                    let (mut all, mut part) = (Vec::new(), vec![0; LENGTH / 20 + random.below(LENGTH)]);
+                    let mut all = Vec::new();
+                    let mut part = vec![0; LENGTH / 20 + random.below(LENGTH)];
                     while let read @ 1.. = file.read_at(&mut part, all.len() as u64).unwrap() {
                         all.extend_from_slice(&part[..read]);
                         std::thread::sleep(Duration::from_micros(random.below(4000) as u64));
@@ -322,7 +336,8 @@ fn numbers_of_closed_files_are_dropped() {
     for io in io_modes() {
         let mount = mounted(&["--io", io]);
         mount.remount();
-        let (root, reference) = (mount.root(), Reference::open(mount.repository()));
+        let root = mount.root();
+        let reference = Reference::open(mount.repository());
         let chunk = root.join("a/c/0");
         let lines = || fs::read_to_string(mount.scratch().join("journal")).unwrap().lines().count();
         let old_versions = || {

@@ -1,8 +1,8 @@
 //! Independent test suites of file systems: `pjdfstest` and `fsx`, both on a writable mount.
 //!
-//! `scripts/setup --posix` builds them and makes the users that they need. `ICECHUNKFS_POSIX_AT=/some/place` tests that
-//! place instead of a mount: a test that fails there too is not our failure. `ICECHUNKFS_FSX_OPERATIONS` sets the
-//! number of operations.
+//! `scripts/setup --posix` builds them and makes the users that they need.
+//! `ICECHUNKFS_POSIX_AT=/some/place` tests that place instead of a mount: a test that fails there
+//! too is not our failure. `ICECHUNKFS_FSX_OPERATIONS` sets the number of operations.
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,10 +14,12 @@ use crate::common::{self, project};
 
 /// All tests of pjdfstest 0.2.2. On a local disk 385 pass with every feature that Linux has.
 const TESTS: usize = 398;
-/// They remount the tested file system as read-only, which no FUSE mount without a device can do for them.
+/// They remount the tested file system as read-only, which no FUSE mount without a device can do
+/// for them.
 const REMOUNTING: usize = 13;
 
-/// On a FUSE mount the C library knows no limit of links, so that this test has nothing to compare with.
+/// On a FUSE mount the C library knows no limit of links, so that this test has nothing to compare
+/// with.
 const WITHOUT_LIMIT: &str = "link::link_count_max";
 
 /// fsx operations in CI: as many as fit into a minute. The soak has a million.
@@ -143,7 +145,8 @@ fn pjdfstest_passes_except_for_the_exclusions() {
     assert_eq!(summary, expected, "\n{}\n{}", wrong.join("\n"), output.stderr);
 }
 
-/// Operations of one fsx: it keeps every mapping that it has read through, and the kernel allows a process 65,530 of them.
+/// Operations of one fsx: it keeps every mapping that it has read through, and the kernel allows a
+/// process 65,530 of them.
 const OF_ONE_FSX: usize = 100_000;
 
 /// Runs fsx on a file in the mount, as often as needed, each time with another seed.
@@ -181,7 +184,8 @@ fn fsx(
     println!("fsx: {count} operations of up to {size} bytes, seed {seed}, in {:?}", begin.elapsed());
 }
 
-/// fsx runs on a chunk: small operations, and large ones with mappings flushed; both at a time, next to each other.
+/// fsx runs on a chunk: small operations, and large ones with mappings flushed; both at a time,
+/// next to each other.
 #[test]
 #[ignore = "needs fsx: scripts/test --full"]
 fn fsx_finds_no_difference() {
@@ -195,7 +199,8 @@ fn fsx_finds_no_difference() {
     let artifacts = tempfile::tempdir().unwrap();
     std::thread::scope(|scope| {
         let run = |name: &str, share: usize, sizes| {
-            let (file, folder) = (place.root().join(format!("a/c/{name}")), artifacts.path().join(name));
+            let file = place.root().join(format!("a/c/{name}"));
+            let folder = artifacts.path().join(name);
             let program = &program;
             scope.spawn(move || fsx_again(program, &file, &folder, (share, seed), sizes))
         };

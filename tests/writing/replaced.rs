@@ -1,4 +1,5 @@
-//! Files that one program replaces by renames, as zarr-python writes chunks, while others open them.
+//! Files that one program replaces by renames, as zarr-python writes chunks, while others open
+//! them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +24,8 @@ fn data_files(mount: &Writable) -> usize {
     fs::read_dir(mount.scratch().join("data")).unwrap().count()
 }
 
-/// A name that is always there is found by every open, and has the bytes of one of its files: a program that finds no chunk reads fill values.
+/// A name that is always there is found by every open, and has the bytes of one of its files: a
+/// program that finds no chunk reads fill values.
 #[test]
 fn a_name_that_is_replaced_is_there_all_the_time() {
     for words in [&[][..], &["--io", "cached"]] {
@@ -66,7 +68,8 @@ fn a_name_that_is_replaced_is_there_all_the_time() {
     }
 }
 
-/// A program that copies or archives a directory must not miss a chunk because another program replaces it at that time.
+/// A program that copies or archives a directory must not miss a chunk because another program
+/// replaces it at that time.
 #[test]
 fn a_listing_shows_each_name_that_is_replaced_meanwhile_once() {
     const COUNT: u64 = 3000;
@@ -96,7 +99,8 @@ fn a_listing_shows_each_name_that_is_replaced_meanwhile_once() {
     }
 }
 
-/// The kernel keeps a removed directory as long as a program is in it, and shows it empty. What comes back is another directory.
+/// The kernel keeps a removed directory as long as a program is in it, and shows it empty. What
+/// comes back is another directory.
 #[test]
 fn a_directory_that_comes_back_while_a_program_is_in_it_has_its_files() {
     let mount = Writable::new(&[]);
@@ -128,7 +132,8 @@ fn a_reader_of_an_overwritten_chunk_keeps_no_commit_waiting() {
         put(&path, b"old0").unwrap();
         mount.commit("made").unwrap();
         mount.remount();
-        // The kernel writes new files by itself: only then may there be writers that it does not tell of.
+        // The kernel writes new files by itself: only then may there be writers that it does not
+        // tell of.
         fs::write(mount.root().join("notes"), b"new").unwrap();
         let reader = fs::File::open(&path).unwrap();
         fs::write(&path, b"new0").unwrap();
@@ -142,8 +147,8 @@ fn a_reader_of_an_overwritten_chunk_keeps_no_commit_waiting() {
     }
 }
 
-/// The number of a chunk that was replaced is that of the committed chunk in its place. While a reader has the old one open, everybody else reads
-/// and writes the new one.
+/// The number of a chunk that was replaced is that of the committed chunk in its place. While a
+/// reader has the old one open, everybody else reads and writes the new one.
 #[test]
 fn a_replaced_chunk_that_a_reader_has_open_is_not_taken_for_the_committed_one() {
     for io in io_modes() {
@@ -172,7 +177,8 @@ fn a_replaced_chunk_that_a_reader_has_open_is_not_taken_for_the_committed_one() 
     }
 }
 
-/// Directories that were made here, with files that only the snapshot has, exchange their names: of chunks, of groups, and without a node.
+/// Directories that were made here, with files that only the snapshot has, exchange their names: of
+/// chunks, of groups, and without a node.
 #[test]
 fn directories_that_exchange_their_names_have_their_files_after_a_commit() {
     for io in io_modes() {

@@ -9,7 +9,8 @@ use crate::common::{Files, Mount, Output, assert_same, errno, program, python, r
 
 const GROUP: &str = r#"{"zarr_format":3,"node_type":"group","attributes":{}}"#;
 
-/// A repository with the array `g/h/x`, the array `y` and a tag; another commit changes a chunk of `g/h/x`.
+/// A repository with the array `g/h/x`, the array `y` and a tag; another commit changes a chunk of
+/// `g/h/x`.
 fn nested() -> Writable {
     let mount = Writable::new(&[]);
     for group in ["", "g/", "g/h/"] {
@@ -121,7 +122,8 @@ fn a_follower_of_a_group_shows_its_new_commits() {
 fn the_directory_of_the_hierarchy_can_be_removed_and_made() {
     let whole = nested();
     let mount = Mount::new(whole.repository(), &["--ephemeral", "--subdir", "data"]);
-    let (top, data) = (mount.path(), mount.path().join("data"));
+    let top = mount.path();
+    let data = mount.path().join("data");
     assert_eq!(errno(fs::remove_dir(&data)), libc::ENOTEMPTY);
     assert_eq!(errno(fs::create_dir(&data)), libc::EEXIST);
     for outside in ["other", "zarr.json"] {
@@ -164,8 +166,8 @@ fn run_at(at: &Path, words: &[&str]) -> Output {
     run(Command::new(program()).args(words).current_dir(at))
 }
 
-/// The mount that `words` describe of a branch with uncommitted changes of `y` and `g/h/x`, and those two files in it; the second from its
-/// top.
+/// The mount that `words` describe of a branch with uncommitted changes of `y` and `g/h/x`, and
+/// those two files in it; the second from its top.
 fn changed_in_and_outside(words: &[&str], inner: &str) -> Writable {
     let mount = nested();
     put(&mount.root().join("y/c/0"), "hours of work").unwrap();
@@ -185,7 +187,8 @@ fn changed(mount: &Writable) -> Vec<String> {
     paths
 }
 
-/// A path that a user names in the mount must not be taken for the node of that name at the root of the repository.
+/// A path that a user names in the mount must not be taken for the node of that name at the root of
+/// the repository.
 #[test]
 fn discard_and_restore_act_on_the_node_that_the_mount_shows_under_a_path() {
     for (words, inner) in [
@@ -195,7 +198,8 @@ fn discard_and_restore_act_on_the_node_that_the_mount_shows_under_a_path() {
     ] {
         let array = Path::new(inner).parent().unwrap().parent().unwrap();
         let mount = changed_in_and_outside(words, inner);
-        let (root, outside) = (mount.root(), mount.root().with_file_name("elsewhere"));
+        let root = mount.root();
+        let outside = mount.root().with_file_name("elsewhere");
         let absolute = root.join(array);
         let link = root.with_file_name("link");
         std::os::unix::fs::symlink(root.parent().unwrap(), &link).unwrap();
@@ -297,12 +301,14 @@ fn a_mount_says_that_its_root_was_moved_or_made_anew() {
     for is_moved in [true, false] {
         let whole = nested();
         let mount = Writable::of(whole.repository(), &["--root", "g/h"]);
-        let (root, group) = (mount.root(), whole.root().join("g/h"));
+        let root = mount.root();
+        let group = whole.root().join("g/h");
         let status = || run_on(&root, &["status"]).text();
         assert!(!status().contains("root of this mount"));
-        match is_moved {
-            true => fs::rename(&group, whole.root().join("g/k")).unwrap(),
-            false => fs::remove_dir_all(&group).unwrap(),
+        if is_moved {
+            fs::rename(&group, whole.root().join("g/k")).unwrap()
+        } else {
+            fs::remove_dir_all(&group).unwrap()
         }
         whole.commit("without").unwrap();
         put(&group.join("zarr.json"), GROUP).unwrap();

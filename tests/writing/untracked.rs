@@ -1,11 +1,13 @@
-//! Untracked files: named by `status` and `commit` whatever happened in the mount before, and never lost.
+//! Untracked files: named by `status` and `commit` whatever happened in the mount before, and never
+//! lost.
 
 use serde_json::{Value, json};
 
 use crate::common::writing::{GROUP, Writable, array, put};
 use crate::common::{icechunkfs, run_on};
 
-/// Events before the move of a chunk directory: after some of them the chunks are inodes of the working tree, after others not.
+/// Events before the move of a chunk directory: after some of them the chunks are inodes of the
+/// working tree, after others not.
 const EVENTS: [&str; 5] = ["commit", "discard", "remount", "read", "discard again"];
 
 /// A mount with arrays of four chunks, and a group.
@@ -78,7 +80,8 @@ fn chunks_that_are_moved_away_are_untracked_whatever_happened_before() {
     }
 }
 
-/// Names that look like chunks of the array are refused with the reason, and another array takes what has its names.
+/// Names that look like chunks of the array are refused with the reason, and another array takes
+/// what has its names.
 #[test]
 fn moved_chunks_are_classified_by_their_new_names() {
     for event in EVENTS {

@@ -1,4 +1,5 @@
-//! Chunks that are uploaded before the commit that refers to them, over a proxy with the faults of each test.
+//! Chunks that are uploaded before the commit that refers to them, over a proxy with the faults of
+//! each test.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -38,9 +39,12 @@ fn chunk(mount: &Mount, n: usize) -> PathBuf {
 fn count_uploads(line: &Line, fault: impl Fn(usize) -> Fault + Send + 'static) -> Arc<AtomicUsize> {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
-    line.decide(move |_, first| match first.starts_with("PUT ") && first.contains("/chunks/") {
-        true => fault(counted.fetch_add(1, Ordering::Relaxed)),
-        false => Fault::Pass,
+    line.decide(move |_, first| {
+        if first.starts_with("PUT ") && first.contains("/chunks/") {
+            fault(counted.fetch_add(1, Ordering::Relaxed))
+        } else {
+            Fault::Pass
+        }
     });
     count
 }
@@ -70,7 +74,8 @@ fn commit_and_compare(mount: &Mount, port: u16, repo: &str) {
     assert!(read_files(&fresh.path()) == read_files(&mount.path()));
 }
 
-/// Chunks uploaded before a commit look like garbage. When they are collected, the commit uploads them again.
+/// Chunks uploaded before a commit look like garbage. When they are collected, the commit uploads
+/// them again.
 #[test]
 fn collected_uploads_are_uploaded_again() {
     let Some(server) = s3() else { return };
@@ -312,7 +317,8 @@ fn a_daemon_killed_during_an_upload_loses_nothing() {
     count_uploads(&line, |_| Fault::Silent);
     put(&chunk(&second, 9), bytes(LARGE, 9)).unwrap();
     wait_until("nothing is on its way", || line.counts().1 > 0);
-    let (begin, daemon) = (Instant::now(), second.daemon());
+    let begin = Instant::now();
+    let daemon = second.daemon();
     second.unmount();
     wait_for_end(daemon);
     assert!(begin.elapsed() < Duration::from_secs(10), "the unmount took {:?}", begin.elapsed());

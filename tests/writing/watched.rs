@@ -1,5 +1,6 @@
-//! Files of which a program holds the inode without having them open: it watches them, or has a path descriptor. The kernel keeps the pages of such
-//! files, also when their names belong to other files.
+//! Files of which a program holds the inode without having them open: it watches them, or has a
+//! path descriptor. The kernel keeps the pages of such files, also when their names belong to other
+//! files.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -49,7 +50,8 @@ impl World {
         // The kernel knows them by the numbers of the snapshot.
         mount.remount();
         let reference = Reference::open(mount.repository());
-        let (view, held) = (committed.clone(), VecDeque::new());
+        let view = committed.clone();
+        let held = VecDeque::new();
         World { mount, reference, random: Random::new(seed), committed, view, held, log: vec![format!("{io} {seed}")] }
     }
 

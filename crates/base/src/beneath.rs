@@ -1,10 +1,13 @@
-//! Opening files below a directory, whatever links and `..` a path has, and giving names to open files.
+//! Opening files below a directory, whatever links and `..` a path has, and giving names to open
+//! files.
 //!
-//! Other users may put a symbolic link in the place of any name at any time, so a path is never checked first and opened then: the kernel
-//! resolves it within the directory (`openat2`, Linux 5.6). Older kernels, such as 4.18 of RHEL 8, and containers whose system call
-//! filter does not know the call, get the same by one `openat` for each component, none of which follows a link: links are read, and their
-//! targets are resolved from the directory in which they are. `..` returns to the descriptor from which the walk came, not to the parent
-//! that a directory may have got meanwhile.
+//! Other users may put a symbolic link in the place of any name at any time, so a path is never
+//! checked first and opened then: the kernel resolves it within the directory (`openat2`, Linux
+//! 5.6). Older kernels, such as 4.18 of RHEL 8, and containers whose system call filter does not
+//! know the call, get the same by one `openat` for each component, none of which follows a link:
+//! links are read, and their targets are resolved from the directory in which they are. `..`
+//! returns to the descriptor from which the walk came, not to the parent that a directory may have
+//! got meanwhile.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -24,18 +27,20 @@ static HAS_OPENAT2: LazyLock<bool> = LazyLock::new(|| {
     !matches!(tried, Err(Errno::NOSYS | Errno::PERM))
 });
 
-/// Opens `path` from `directory` as `openat2` does with `resolve`. With [`ResolveFlags::CACHED`], fails with `EAGAIN` where that would
-/// have to wait, and always without `openat2`.
+/// Opens `path` from `directory` as `openat2` does with `resolve`. With [`ResolveFlags::CACHED`],
+/// fails with `EAGAIN` where that would have to wait, and always without `openat2`.
 pub fn open(
     directory: impl AsFd,
     path: impl AsRef<Path>,
     flags: OFlags,
     resolve: ResolveFlags,
 ) -> Result<OwnedFd, Errno> {
-    let (directory, path) = (directory.as_fd(), path.as_ref());
+    let directory = directory.as_fd();
+    let path = path.as_ref();
     if *HAS_OPENAT2 {
         match openat2(directory, path, flags, Mode::empty(), resolve) {
-            // Something was renamed or mounted anywhere on the machine while the kernel followed a `..`. The steps do not depend on that.
+            // Something was renamed or mounted anywhere on the machine while the kernel followed a
+            // `..`. The steps do not depend on that.
             Err(Errno::AGAIN) if !resolve.contains(ResolveFlags::CACHED) => {}
             opened => return opened,
         }
@@ -45,8 +50,10 @@ pub fn open(
 
 /// Gives `file`, which may have none, the name `name` in `folder`. Fails if that exists.
 pub fn link(file: impl AsFd, folder: impl AsFd, name: &str) -> Result<(), Errno> {
-    let (file, folder) = (file.as_fd(), folder.as_fd());
-    // Older kernels let only privileged processes link a descriptor directly; its name in `/proc` always works.
+    let file = file.as_fd();
+    let folder = folder.as_fd();
+    // Older kernels let only privileged processes link a descriptor directly; its name in `/proc`
+    // always works.
     match linkat(file, "", folder, name, AtFlags::EMPTY_PATH) {
         Err(Errno::NOENT | Errno::PERM | Errno::INVAL) => {
             let place = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -67,7 +74,8 @@ fn open_by_steps(
         return Err(Errno::AGAIN);
     }
     if !resolve.contains(ResolveFlags::BENEATH) {
-        // Such a path is that of a user who is trusted. Its links, also those of /proc, are followed.
+        // Such a path is that of a user who is trusted. Its links, also those of /proc, are
+        // followed.
         return openat(directory, path, flags, Mode::empty());
     }
     let mount = if resolve.contains(ResolveFlags::NO_XDEV) { Some(mount_id(directory)?) } else { None };
@@ -149,7 +157,8 @@ impl Walk<'_> {
     }
 }
 
-/// Returns the names of a relative path, the first one last. A path that ends with a slash means a directory.
+/// Returns the names of a relative path, the first one last. A path that ends with a slash means a
+/// directory.
 fn names(path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
     match path {
         [] => return Err(Errno::NOENT),
@@ -172,7 +181,8 @@ mod tests {
 
     const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
-    /// A tree with links of all kinds: to files, directories, upwards, out of it, and to each other.
+    /// A tree with links of all kinds: to files, directories, upwards, out of it, and to each
+    /// other.
     fn tree() -> tempfile::TempDir {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().join("root");
@@ -212,7 +222,8 @@ mod tests {
         })
     }
 
-    /// Opens as the kernel does when nothing is renamed or mounted meanwhile, as other tests do all the time.
+    /// Opens as the kernel does when nothing is renamed or mounted meanwhile, as other tests do all
+    /// the time.
     fn by_the_kernel(root: &std::fs::File, path: &str, flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
         loop {
             match openat2(root, path, flags, Mode::empty(), resolve) {
@@ -237,7 +248,8 @@ mod tests {
                     std::fs::rename(&other, &one).unwrap();
                 }
             });
-            let (mut disturbed, begin) = (0, std::time::Instant::now());
+            let mut disturbed = 0;
+            let begin = std::time::Instant::now();
             while disturbed < 100 && begin.elapsed().as_secs() < 20 {
                 let path = "a/b/../b/../b/upwards";
                 let kernel = openat2(&root, path, OFlags::RDONLY, Mode::empty(), BENEATH);
@@ -301,7 +313,8 @@ mod tests {
                 for resolve in [BENEATH, BENEATH | ResolveFlags::NO_SYMLINKS, BENEATH | ResolveFlags::NO_XDEV] {
                     let steps = outcome(open_by_steps(root.as_fd(), Path::new(path), flags, resolve));
                     let mut kernel = outcome(by_the_kernel(&root, path, flags, resolve));
-                    // When another process renames a file, the kernel begins again, and counts the links of both attempts.
+                    // When another process renames a file, the kernel begins again, and counts the
+                    // links of both attempts.
                     for _ in 0..1000 {
                         if kernel == steps || kernel != Err(Errno::LOOP) {
                             break;

@@ -1,7 +1,7 @@
 //! Address of a store: the host that requests and their credentials are sent to.
 //!
-//! The setters of [`url::Url`] build the address, and the result is checked afterwards: a name that is put in front of a provider's
-//! domain must have become part of the host, and nothing else.
+//! The setters of [`url::Url`] build the address, and the result is checked afterwards: a name that
+//! is put in front of a provider's domain must have become part of the host, and nothing else.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,13 +13,14 @@ use crate::error::{Error, ErrorKind, Result};
 /// Placeholder whose host is replaced.
 const BLANK: &str = "https://host.invalid/";
 
-/// Address of a store: `http` or `https`, a host, and optionally a port and a path. Contains no secrets.
+/// Address of a store: `http` or `https`, a host, and optionally a port and a path. Contains no
+/// secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(Url);
 
 impl Endpoint {
-    /// Returns the address of host `name` below the provider's `domain`, which begins with a dot. Fails with
-    /// [`ErrorKind::InvalidInput`] if the name does not become part of the host.
+    /// Returns the address of host `name` below the provider's `domain`, which begins with a dot.
+    /// Fails with [`ErrorKind::InvalidInput`] if the name does not become part of the host.
     pub fn with_domain(name: &str, domain: &'static str) -> Result<Self> {
         let blank = Url::parse(BLANK).map_err(|e| Error::with_source(ErrorKind::Io, "the address of a store", e))?;
         let host = [name, domain].concat();

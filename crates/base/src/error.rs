@@ -1,8 +1,8 @@
 //! The error type of the crate.
 //!
-//! Every layer returns [`Error`]: an [`ErrorKind`] that programs act on, a message that names the object (path, ref, key, offset) and
-//! the failure, and the context added on its way up. Only [`Error::errno`] maps a kind to an errno, and only [`Error::exit_code`]
-//! to an exit status.
+//! Every layer returns [`Error`]: an [`ErrorKind`] that programs act on, a message that names the
+//! object (path, ref, key, offset) and the failure, and the context added on its way up. Only
+//! [`Error::errno`] maps a kind to an errno, and only [`Error::exit_code`] to an exit status.
 //!
 //! Errors are cheap to clone: one failed load may have many waiters, and each of them receives it.
 
@@ -29,7 +29,8 @@ pub enum ErrorKind {
     InvalidInput,
     /// The name exists already.
     AlreadyExists,
-    /// Another writer won a race: the state that a conditional write relied on has changed. A retry may succeed.
+    /// Another writer won a race: the state that a conditional write relied on has changed. A retry
+    /// may succeed.
     Contended,
     /// The repository was migrated to another version since it was opened. A retry opens it anew.
     Migrated,
@@ -59,7 +60,8 @@ pub enum ErrorKind {
     ReadOnly,
     /// A name is longer than the maximum.
     NameTooLong,
-    /// The kind of file or the repository's settings do not permit the operation, or the user declined it.
+    /// The kind of file or the repository's settings do not permit the operation, or the user
+    /// declined it.
     NotPermitted,
     /// The data is not on this machine, and the mount is offline.
     Offline,
@@ -78,7 +80,8 @@ struct Inner {
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// Most bytes of a message. It may quote a value of a file or the answer of a store, and has waiters, logs and other errors that copy it.
+/// Most bytes of a message. It may quote a value of a file or the answer of a store, and has
+/// waiters, logs and other errors that copy it.
 const MAX_MESSAGE: usize = 16 << 10;
 /// Bytes of its end that are kept of a message that is longer: the reason often comes last.
 const MAX_END: usize = 4 << 10;
@@ -124,8 +127,9 @@ impl Error {
         }))
     }
 
-    /// Creates an error with the lines of `text` as message. Values in `text` that may contain line breaks must have gone through
-    /// [`crate::printable::line`]; the message of every other error is displayed as one line.
+    /// Creates an error with the lines of `text` as message. Values in `text` that may contain line
+    /// breaks must have gone through [`crate::printable::line`]; the message of every other error
+    /// is displayed as one line.
     pub fn multi_line(kind: ErrorKind, text: &str) -> Self {
         let mut lines = text.lines().map(str::to_owned);
         let message = lines.next().unwrap_or_default();
@@ -142,7 +146,8 @@ impl Error {
         Error::new(ErrorKind::InvalidInput, message)
     }
 
-    /// Creates an error for a failed system call on `thing`; the kind follows from the system's errno.
+    /// Creates an error for a failed system call on `thing`; the kind follows from the system's
+    /// errno.
     pub fn io(thing: impl fmt::Display, source: std::io::Error) -> Self {
         use std::io::ErrorKind as Std;
         let kind = match source.kind() {
@@ -168,14 +173,15 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns true if the failure says nothing about what is stored: another attempt may succeed, at another time or with other
-    /// credentials.
+    /// Returns true if the failure says nothing about what is stored: another attempt may succeed,
+    /// at another time or with other credentials.
     pub fn is_of_access(&self) -> bool {
         use ErrorKind::{Busy, Contended, Io, Offline, OutOfMemory, PermissionDenied, Timeout};
         matches!(self.kind(), Busy | Contended | Io | Offline | OutOfMemory | PermissionDenied | Timeout)
     }
 
-    /// Returns true if another attempt fails as well: what is stored is damaged, gone, or not known to this program.
+    /// Returns true if another attempt fails as well: what is stored is damaged, gone, or not known
+    /// to this program.
     pub fn is_permanent(&self) -> bool {
         matches!(self.kind(), ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unsupported)
     }
@@ -185,7 +191,8 @@ impl Error {
     pub fn context(self, what: impl fmt::Display) -> Self {
         match Arc::try_unwrap(self.0) {
             Ok(inner) => Error(Arc::new(Inner { message: cut(format!("{what}: {}", inner.message)), ..inner })),
-            // Other waiters share the error, so its cause cannot be moved: the causes become part of the message.
+            // Other waiters share the error, so its cause cannot be moved: the causes become part
+            // of the message.
             Err(shared) => Error(Arc::new(Inner {
                 kind: shared.kind,
                 message: cut(format!("{what}: {}", shared.one_line())),
@@ -196,7 +203,8 @@ impl Error {
         }
     }
 
-    /// Turns [`ErrorKind::NotFound`] for an object that must exist into [`ErrorKind::Corrupt`] with `message`.
+    /// Turns [`ErrorKind::NotFound`] for an object that must exist into [`ErrorKind::Corrupt`] with
+    /// `message`.
     #[must_use]
     pub fn not_found_as_corrupt(self, message: impl Into<String>) -> Self {
         match self.kind() {
@@ -222,7 +230,8 @@ impl Error {
             ErrorKind::IsADirectory => libc::EISDIR,
             ErrorKind::Timeout => libc::ETIMEDOUT,
             ErrorKind::OutOfMemory => libc::ENOMEM,
-            // Not EAGAIN: programs repeat the write on it, and each write of a commit message makes a commit.
+            // Not EAGAIN: programs repeat the write on it, and each write of a commit message makes
+            // a commit.
             ErrorKind::Busy | ErrorKind::Contended | ErrorKind::Migrated => libc::EBUSY,
             ErrorKind::Executed => libc::ETXTBSY,
             ErrorKind::NotEmpty => libc::ENOTEMPTY,
@@ -239,14 +248,16 @@ impl Error {
         self.0.source.as_ref()?.downcast_ref::<std::io::Error>()?.raw_os_error()
     }
 
-    /// Returns the exit status of a command that failed with this error: 2 for usage errors, 1 for everything else.
+    /// Returns the exit status of a command that failed with this error: 2 for usage errors, 1 for
+    /// everything else.
     pub fn exit_code(&self) -> u8 {
         if self.0.kind == ErrorKind::InvalidInput { 2 } else { 1 }
     }
 }
 
 impl Inner {
-    /// Returns the message and its causes, escaped: they contain names, paths and answers of stores.
+    /// Returns the message and its causes, escaped: they contain names, paths and answers of
+    /// stores.
     fn one_line(&self) -> String {
         let mut text = self.message.clone();
         let mut cause: Option<&dyn std::error::Error> =

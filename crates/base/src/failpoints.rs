@@ -1,8 +1,10 @@
-//! Fail points: named points in multi-step changes of a repository at which a test injects a failure or ends the process.
+//! Fail points: named points in multi-step changes of a repository at which a test injects a
+//! failure or ends the process.
 //!
-//! `ICECHUNKFS_FAULT=commit.snapshot=abort` ends the process at that point as `kill -9` would; `=eio` and `=enospc` make the operation
-//! fail there, once. Each list below has the points of one operation: the name of a stage before it, `NAME.done` after it. The variable
-//! is read once and is a testing aid only.
+//! `ICECHUNKFS_FAULT=commit.snapshot=abort` ends the process at that point as `kill -9` would;
+//! `=eio` and `=enospc` make the operation fail there, once. Each list below has the points of one
+//! operation: the name of a stage before it, `NAME.done` after it. The variable is read once and is
+//! a testing aid only.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,7 +58,8 @@ pub const COLLECTION: [&str; 6] = [
     "gc.manifests.done",
     "gc.chunks.done",
 ];
-/// Fail point after a commit: the commit is visible, and the working tree is not yet rebased onto it.
+/// Fail point after a commit: the commit is visible, and the working tree is not yet rebased onto
+/// it.
 pub const COMMITTED: &str = "commit.done";
 
 struct FailPoint {
@@ -65,7 +68,8 @@ struct FailPoint {
     passed: AtomicBool,
 }
 
-/// Passes `point`: fails or aborts if the environment asks for it, and does nothing outside of tests.
+/// Passes `point`: fails or aborts if the environment asks for it, and does nothing outside of
+/// tests.
 pub fn pass(point: &str) -> Result<()> {
     let listed: [&[&str]; 5] = [&COMMIT, &MIGRATION, &MIGRATION_ELSEWHERE, &COLLECTION, &[COMMITTED]];
     debug_assert!(listed.iter().any(|points| points.contains(&point)), "{point} is not listed");

@@ -22,7 +22,8 @@ pub fn encode(text: &str) -> String {
     format!("{kept}-{:08x}", crc32fast::hash(text.as_bytes()))
 }
 
-/// Returns the text of which `name` is the file name; `None` if it is no such name, or so long that it may have been truncated.
+/// Returns the text of which `name` is the file name; `None` if it is no such name, or so long that
+/// it may have been truncated.
 pub fn decode(name: &str) -> Option<String> {
     if name.len() >= MAX_NAME {
         return None;
@@ -31,7 +32,8 @@ pub fn decode(name: &str) -> Option<String> {
     (encode(&text) == name).then(|| text.into_owned())
 }
 
-/// Returns the beginning of the text of which `name` is the file name, if it is so long that it may have been truncated.
+/// Returns the beginning of the text of which `name` is the file name, if it is so long that it may
+/// have been truncated.
 pub fn decode_beginning(name: &str) -> Option<String> {
     let kept = name.get(..name.len().checked_sub(SUFFIX)?).filter(|_| name.len() >= MAX_NAME)?;
     // An escape of three characters may have been cut.
@@ -54,7 +56,8 @@ mod tests {
     fn names_are_told_apart_and_fit() {
         assert_eq!(encode("/data/x"), "%2Fdata%2Fx");
         assert_eq!(encode(".."), "%2E.");
-        let (long, longer) = ("a".repeat(300), "a".repeat(301));
+        let long = "a".repeat(300);
+        let longer = "a".repeat(301);
         for text in ["/data/x", "..", "", "a b%2F\\ü\n", "s3://bucket/x", ".hidden"] {
             assert_eq!(decode(&encode(text)).as_deref(), Some(text));
         }

@@ -1,13 +1,16 @@
-//! The foundation of all crates of icechunkfs: errors and their errno, untrusted text made safe, times and sizes, the budget of memory, and checks of
-//! local files.
+//! The foundation of all crates of icechunkfs: errors and their errno, untrusted text made safe,
+//! times and sizes, the budget of memory, and checks of local files.
 //!
-//! It knows nothing of Icechunk, of stores or of FUSE. Begin with [`error`]: one kind of error for all, and one place that maps kinds to errno.
+//! It knows nothing of Icechunk, of stores or of FUSE. Begin with [`error`]: one kind of error for
+//! all, and one place that maps kinds to errno.
 //!
 //! Three rules that are hard to keep:
 //!
-//! 1. What is read from disk or network is counted before it is made ([`memory::Meter`]), so that no input takes more than `--memory`.
-//! 2. A file is the user's only if the mount that it is on, every directory above it and its owner are trusted ([`trust`]); a path is opened below
-//!    a descriptor, never twice by name ([`mod@beneath`]).
+//! 1. What is read from disk or network is counted before it is made ([`memory::Meter`]), so that
+//!    no input takes more than `--memory`.
+//! 2. A file is the user's only if the mount that it is on, every directory above it and its owner
+//!    are trusted ([`trust`]); a path is opened below a descriptor, never twice by name
+//!    ([`mod@beneath`]).
 //! 3. Text of others reaches a terminal, a log or a shell escaped ([`printable`], [`shell`]).
 
 pub mod beneath;

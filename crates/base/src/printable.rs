@@ -1,9 +1,11 @@
 //! Escapes untrusted text for a terminal, a log or a control file.
 //!
-//! Other parties write the names of nodes and refs, commit messages, answers of stores, and paths. Characters that a terminal would
-//! interpret are escaped: control characters, marks that change the writing direction, line breaks. So text can neither hide its
-//! surroundings nor imitate another line. Everything printed goes through this module: results and questions in the commands,
-//! error messages where they are displayed ([`crate::error::Error`]), and every log line where it is written.
+//! Other parties write the names of nodes and refs, commit messages, answers of stores, and paths.
+//! Characters that a terminal would interpret are escaped: control characters, marks that change
+//! the writing direction, line breaks. So text can neither hide its surroundings nor imitate
+//! another line. Everything printed goes through this module: results and questions in the
+//! commands, error messages where they are displayed ([`crate::error::Error`]), and every log line
+//! where it is written.
 //!
 //! Escaping escaped text changes nothing, so that a message may become part of another.
 
@@ -16,7 +18,8 @@ pub fn line(text: &str) -> String {
     escape(text, |_| false)
 }
 
-/// Escapes `text` except its line breaks. Values in it that may contain line breaks must have gone through [`line()`].
+/// Escapes `text` except its line breaks. Values in it that may contain line breaks must have gone
+/// through [`line()`].
 pub fn lines(text: &str) -> String {
     escape(text, |c| c == '\n')
 }
@@ -47,7 +50,8 @@ pub fn text(bytes: &[u8]) -> String {
     text
 }
 
-/// Escapes special characters in JSON as `\u....`. They can occur only in strings, whose values do not change.
+/// Escapes special characters in JSON as `\u....`. They can occur only in strings, whose values do
+/// not change.
 pub fn json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -75,7 +79,8 @@ impl<W: io::Write> Write for LineWriter<W> {
     }
 }
 
-/// Writes JSON with escaped special characters, like [`json`], piece by piece. Each write must be of whole characters, as those of serde are.
+/// Writes JSON with escaped special characters, like [`json`], piece by piece. Each write must be
+/// of whole characters, as those of serde are.
 #[derive(Debug)]
 pub struct JsonWriter<W>(pub W);
 
@@ -207,7 +212,8 @@ mod tests {
             prop_assert_eq!(lines(&text).matches('\n').count(), text.matches('\n').count());
             let value = serde_json::to_string(&text).unwrap();
             let shown = json(&value);
-            let (mut line_written, mut json_written) = (LineWriter(Vec::new()), JsonWriter(Vec::new()));
+            let mut line_written = LineWriter(Vec::new());
+            let mut json_written = JsonWriter(Vec::new());
             line_written.write_str(&text).unwrap();
             serde_json::to_writer(&mut json_written, &text).unwrap();
             prop_assert_eq!((&*line_written.0, &*json_written.0), (once.as_bytes(), shown.as_bytes()));

@@ -20,7 +20,8 @@ pub struct RecentErrors {
 }
 
 impl RecentErrors {
-    /// Records that `operation` failed. Returns false, and records nothing, for failures that programs commonly provoke.
+    /// Records that `operation` failed. Returns false, and records nothing, for failures that
+    /// programs commonly provoke.
     pub fn record(&self, operation: &str, error: &Error) -> bool {
         let usual = matches!(
             error.kind(),

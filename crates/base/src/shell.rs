@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use crate::printable;
 
-/// Quotes any `word` so that a shell reads it back unchanged. Characters that a terminal would not show become byte escapes.
+/// Quotes any `word` so that a shell reads it back unchanged. Characters that a terminal would not
+/// show become byte escapes.
 pub fn quote(word: &str) -> String {
     if !word.chars().any(printable::is_special) {
         return format!("'{}'", word.replace('\'', r"'\''"));

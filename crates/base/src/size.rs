@@ -2,7 +2,8 @@
 
 use crate::error::{Error, Result};
 
-/// Parses a size: bytes, or a number with a suffix K, M, G, T (powers of 1024; `iB` and `B` may follow).
+/// Parses a size: bytes, or a number with a suffix K, M, G, T (powers of 1024; `iB` and `B` may
+/// follow).
 pub fn parse(text: &str) -> Result<u64> {
     let wrong =
         || Error::invalid(format!("`{text}` is no size: write bytes, or a number with K, M, G or T as in 512M"));

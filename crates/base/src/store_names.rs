@@ -1,7 +1,8 @@
-//! Names that become part of a store's address: regions, accounts and buckets, each validated by its provider's rule.
+//! Names that become part of a store's address: regions, accounts and buckets, each validated by
+//! its provider's rule.
 //!
-//! They come from untrusted configurations, references, flags, variables and profiles. An invalid name is rejected when it is
-//! parsed, so that no text can put another host into a URL.
+//! They come from untrusted configurations, references, flags, variables and profiles. An invalid
+//! name is rejected when it is parsed, so that no text can put another host into a URL.
 
 use std::fmt;
 use std::str::FromStr;

@@ -22,7 +22,8 @@ pub fn timestamp(micros: u64) -> Option<jiff::Timestamp> {
     jiff::Timestamp::from_microsecond(i64::try_from(micros).ok()?).ok()
 }
 
-/// Formats a time in UTC as RFC 3339, with microseconds if there are any. A time that no calendar has is formatted as a number.
+/// Formats a time in UTC as RFC 3339, with microseconds if there are any. A time that no calendar
+/// has is formatted as a number.
 pub fn format_time(micros: u64) -> String {
     let Some(time) = timestamp(micros) else { return format!("{micros} microseconds after 1970") };
     let format = if micros.is_multiple_of(1_000_000) { "%FT%T+00:00" } else { "%FT%T%.6f+00:00" };
@@ -52,8 +53,9 @@ pub fn parse_time(text: &str) -> Result<u64> {
     u64::try_from(timestamp.as_microsecond()).map_err(|_| wrong())
 }
 
-/// Parses the minimum age of something: a duration before `now`, such as `30d` or `1h 30m`, or a time in the syntax of [`parse_time`]. A
-/// bare date means its beginning (UTC), so that nothing of that day is older.
+/// Parses the minimum age of something: a duration before `now`, such as `30d` or `1h 30m`, or a
+/// time in the syntax of [`parse_time`]. A bare date means its beginning (UTC), so that nothing of
+/// that day is older.
 ///
 /// Returns microseconds since 1970-01-01 UTC, never later than `now`.
 pub fn parse_older_than(text: &str, now: u64) -> Result<u64> {

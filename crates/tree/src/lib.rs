@@ -1,7 +1,8 @@
-//! A snapshot as a tree of directories and files: names, attributes, listings, and the bytes of each file.
+//! A snapshot as a tree of directories and files: names, attributes, listings, and the bytes of
+//! each file.
 //!
-//! It knows nothing of the kernel, nor of changes. Begin with [`tree`]; [`stats`] counts what a repository stores, and [`mount_facts`] tells of a
-//! mount what others may know.
+//! It knows nothing of the kernel, nor of changes. Begin with [`tree`]; [`stats`] counts what a
+//! repository stores, and [`mount_facts`] tells of a mount what others may know.
 //!
 //! Three rules that are hard to keep:
 //!

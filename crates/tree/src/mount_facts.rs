@@ -1,7 +1,9 @@
-//! Facts about a mount: what `.icechunk/info.json`, `.icechunk/HEAD` and the source in `/proc/mounts` say of it.
+//! Facts about a mount: what `.icechunk/info.json`, `.icechunk/HEAD` and the source in
+//! `/proc/mounts` say of it.
 //!
-//! The snapshot that a program looks at must be visible from the mount itself, without the command that made it: in a notebook that has
-//! only the path, in a log that is read a year later, in the list of mounts of a machine with twenty of them.
+//! The snapshot that a program looks at must be visible from the mount itself, without the command
+//! that made it: in a notebook that has only the path, in a log that is read a year later, in the
+//! list of mounts of a machine with twenty of them.
 
 use std::path::PathBuf;
 
@@ -35,7 +37,8 @@ pub struct MountFacts {
     pub mountpoint: PathBuf,
     /// Spec version of the repository.
     pub spec_version: u8,
-    /// Status, metadata and feature flags of the repository when it was mounted; none before version 2.
+    /// Status, metadata and feature flags of the repository when it was mounted; none before
+    /// version 2.
     pub properties: Option<Value>,
     /// Scratch directory of a writable mount.
     pub scratch: Option<PathBuf>,
@@ -76,7 +79,8 @@ pub struct MountInfo {
     pub access: Access,
     /// Version of the repository's format.
     pub spec_version: u8,
-    /// Status, metadata and feature flags of the repository when it was mounted; none before version 2.
+    /// Status, metadata and feature flags of the repository when it was mounted; none before
+    /// version 2.
     #[serde(default)]
     pub properties: Option<Value>,
     /// Scratch directory of a writable mount.
@@ -118,7 +122,8 @@ impl MountFacts {
         }
     }
 
-    /// Returns the content of `.icechunk/HEAD` while the mount shows `snapshot`: the ref, and the snapshot, a line each.
+    /// Returns the content of `.icechunk/HEAD` while the mount shows `snapshot`: the ref, and the
+    /// snapshot, a line each.
     pub fn head(&self, snapshot: ObjectId) -> String {
         match &self.spec {
             RefSpec::Snapshot(_) => format!("snapshot {snapshot}\n"),
@@ -136,7 +141,8 @@ impl MountFacts {
         format!("{}\nsnapshot {snapshot} of {}\n{how}\n", printable::line(&spec), format_time(time))
     }
 
-    /// Returns the source of the mount in `/proc/mounts`: repository and ref, such as `/data/ocean@tag:v1.0`.
+    /// Returns the source of the mount in `/proc/mounts`: repository and ref, such as
+    /// `/data/ocean@tag:v1.0`.
     pub fn source(&self) -> String {
         let (kind, reference) = kind_and_name(&self.spec);
         match &self.spec {
@@ -148,13 +154,15 @@ impl MountFacts {
     }
 }
 
-/// Splits `REPO@branch:NAME`, `REPO@branch:NAME@TIME`, `REPO@tag:NAME` or `REPO@snapshot:ID`, as [`MountFacts::source`] joins them, into
-/// the repository and the ref; none if `source` names a repository alone.
+/// Splits `REPO@branch:NAME`, `REPO@branch:NAME@TIME`, `REPO@tag:NAME` or `REPO@snapshot:ID`, as
+/// [`MountFacts::source`] joins them, into the repository and the ref; none if `source` names a
+/// repository alone.
 pub fn split_source(source: &str) -> Option<(&str, RefSpec)> {
     let marks = ["@branch:", "@tag:", "@snapshot:"];
     // Refs may contain the marks, too; a repository whose path does is named by an option.
     let (at, mark) = marks.iter().filter_map(|mark| Some((source.find(mark)?, *mark))).min()?;
-    let (repository, name) = (source.get(..at)?, source.get(at + mark.len()..)?);
+    let repository = source.get(..at)?;
+    let name = source.get(at + mark.len()..)?;
     let spec = match mark {
         "@tag:" => RefSpec::Tag(name.to_owned()),
         "@snapshot:" => RefSpec::Snapshot(name.parse().ok()?),
@@ -166,9 +174,10 @@ pub fn split_source(source: &str) -> Option<(&str, RefSpec)> {
     (!repository.is_empty() && !name.is_empty()).then_some((repository, spec))
 }
 
-/// Returns `tip` and its ancestors, at most `limit`, as the text of `.icechunk/log`: a line each, with id, time and message. The text is
-/// kept as long as the mount shows the snapshot, whose author decides how many commits there are and how long their messages: very long
-/// ones are cut, and a last line stands for the oldest commits where all of them would be too long.
+/// Returns `tip` and its ancestors, at most `limit`, as the text of `.icechunk/log`: a line each,
+/// with id, time and message. The text is kept as long as the mount shows the snapshot, whose
+/// author decides how many commits there are and how long their messages: very long ones are cut,
+/// and a last line stands for the oldest commits where all of them would be too long.
 pub async fn log_text(repository: &Repository, tip: ObjectId, limit: usize) -> Result<Metered<String>> {
     let most = MAX_LOG.min(usize::try_from(memory::reservable() / LOG_PART).unwrap_or(MAX_LOG));
     let mut meter = Meter::new("`.icechunk/log`");
@@ -189,7 +198,8 @@ pub async fn log_text(repository: &Repository, tip: ObjectId, limit: usize) -> R
     Ok(meter.finish(text))
 }
 
-/// Returns the kind of a ref, as `info.json` has it, and its name; the branch for a time in the past.
+/// Returns the kind of a ref, as `info.json` has it, and its name; the branch for a time in the
+/// past.
 pub fn kind_and_name(spec: &RefSpec) -> (&'static str, String) {
     match spec {
         RefSpec::Branch(name) => ("branch", name.clone()),

@@ -1,4 +1,5 @@
-//! `icechunkfs config`: the configuration stored in a repository, which applies to all programs that open it, and its properties.
+//! `icechunkfs config`: the configuration stored in a repository, which applies to all programs
+//! that open it, and its properties.
 
 mod properties;
 
@@ -35,8 +36,9 @@ pub(crate) enum ConfigAction {
     Get(GetArgs),
     /// Set one setting. Values that readers would reject are refused.
     ///
-    /// A virtual chunk container is named by its URL prefix or by its name, and a new one is set as a whole:
-    /// set virtual_chunk_containers.ocean '{"url_prefix": "s3://ocean/", "store": {"s3": {"region": "us-east-1"}}}'
+    /// A virtual chunk container is named by its URL prefix or by its name, and a new one is set as
+    /// a whole: set virtual_chunk_containers.ocean '{"url_prefix": "s3://ocean/", "store": {"s3":
+    /// {"region": "us-east-1"}}}'
     Set(SetArgs),
     /// Unset one setting: its default applies again.
     Unset(UnsetArgs),
@@ -50,14 +52,14 @@ pub(crate) enum ConfigAction {
 
 #[derive(Debug, Args)]
 pub(crate) struct GetArgs {
-    /// A setting, such as manifest.splitting or virtual_chunk_containers.NAME.url_prefix; double quotes enclose a part that
-    /// contains a dot [default: all that are set].
+    /// A setting, such as manifest.splitting or virtual_chunk_containers.NAME.url_prefix; double
+    /// quotes enclose a part that contains a dot [default: all that are set].
     key: Option<String>,
     /// Show all settings, with the defaults of those that are not set.
     #[arg(long, conflicts_with = "key")]
     all: bool,
-    /// Print the value as JSON, null if it is not set; without KEY the stored configuration; with --all a list of {"key", "value",
-    /// "default", "kind"}.
+    /// Print the value as JSON, null if it is not set; without KEY the stored configuration; with
+    /// --all a list of {"key", "value", "default", "kind"}.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -215,7 +217,8 @@ async fn change(
         return print_json(&json!({"key": changed.key, "old": changed.old, "new": changed.new}));
     }
     let spelled = |value: &Option<Value>| value.as_ref().map_or("not set".to_owned(), Value::to_string);
-    let (old, new) = (spelled(&changed.old), spelled(&changed.new));
+    let old = spelled(&changed.old);
+    let new = spelled(&changed.new);
     let line = match (changed.old == changed.new, &changed.new) {
         (true, None) => format!("{} is not set", changed.key),
         (true, Some(_)) => format!("{} = {new} already", changed.key),

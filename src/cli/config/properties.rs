@@ -13,8 +13,8 @@ use icechunkfs_store::storage::settings::Settings;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct StatusArgs {
-    /// The new status: `read-only` refuses commits, changes of refs and collections by all programs, at once; only the status can then
-    /// be changed.
+    /// The new status: `read-only` refuses commits, changes of refs and collections by all
+    /// programs, at once; only the status can then be changed.
     #[arg(value_name = "STATUS")]
     new: Option<NewStatus>,
     /// The reason, which refused programs are told.

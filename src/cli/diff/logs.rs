@@ -1,7 +1,8 @@
-//! `icechunkfs diff --logs`: the changes in the transaction logs between two snapshots, as the reference implementation's diff has them.
+//! `icechunkfs diff --logs`: the changes in the transaction logs between two snapshots, as the
+//! reference implementation's diff has them.
 //!
-//! Logs have the ids of nodes; paths are those of the two snapshots. A node that is in neither, because it was created and
-//! deleted in between, has no path and is only counted.
+//! Logs have the ids of nodes; paths are those of the two snapshots. A node that is in neither,
+//! because it was created and deleted in between, has no path and is only counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,6 +1,7 @@
 //! `icechunkfs diff`: the uncommitted changes in a mount, or the differences between two snapshots.
 //!
-//! This module has the arguments and computes the differences; [`text`] and [`json`] print them, [`logs`] prints transaction logs.
+//! This module has the arguments and computes the differences; [`text`] and [`json`] print them,
+//! [`logs`] prints transaction logs.
 
 mod json;
 mod logs;
@@ -31,8 +32,9 @@ pub(crate) const USAGE: &str =
 
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
-    /// The mountpoint of a branch, whose uncommitted changes are shown [default: the mount of the current directory]. With FROM
-    /// and TO, a repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
+    /// The mountpoint of a branch, whose uncommitted changes are shown [default: the mount of the
+    /// current directory]. With FROM and TO, a repository: a path or a URL (s3://, gs://, az://,
+    /// abfs://, https://, file://).
     #[arg(value_name = "MOUNTPOINT|REPO")]
     place: Option<OsString>,
     /// The old snapshot: a branch, a tag, an id, or one of them and ~N for N commits before it.
@@ -40,7 +42,8 @@ pub(crate) struct DiffArgs {
     from: Option<String>,
     /// The new snapshot. Neither needs to be an ancestor of the other.
     to: Option<String>,
-    /// Show only this node and those below it, by its path in either snapshot: one that was moved is followed.
+    /// Show only this node and those below it, by its path in either snapshot: one that was moved
+    /// is followed.
     #[arg(value_parser = parse_root, conflicts_with = "logs")]
     path: Option<String>,
     /// Show the lines of zarr.json that differ, with one member per line.
@@ -52,20 +55,23 @@ pub(crate) struct DiffArgs {
     /// Show only counts.
     #[arg(long, requires = "from", conflicts_with_all = ["chunks", "logs"])]
     stat: bool,
-    /// Read chunks that were written again, and leave out those with the same bytes as before. Without it a chunk is the
-    /// same if it is in the same place. Chunks in files outside the repository are read as far as that is allowed.
+    /// Read chunks that were written again, and leave out those with the same bytes as before.
+    /// Without it a chunk is the same if it is in the same place. Chunks in files outside the
+    /// repository are read as far as that is allowed.
     #[arg(long, requires = "from", conflicts_with = "logs")]
     content: bool,
-    /// Show everything that the transaction logs of the commits after FROM up to TO list as changed, whatever the result, as the
-    /// Icechunk library does. FROM must be an ancestor of TO.
+    /// Show everything that the transaction logs of the commits after FROM up to TO list as
+    /// changed, whatever the result, as the Icechunk library does. FROM must be an ancestor of TO.
     #[arg(long, requires = "from")]
     logs: bool,
-    /// Print JSON. For two snapshots: {"from", "to", "nodes", "summary"}; each node has "path", "kind" (group or array), "what"
-    /// (a list of added, removed, moved, changed, chunks) and, where it applies, "from" (its path before), "before" and "after"
-    /// (its zarr.json), "chunks" ({"added", "changed", "removed"}, each with "count" and "bytes", changed also with
-    /// "bytes_before"), with --chunks "coords". With --logs: {"from", "to", "new_groups", "new_arrays", "deleted_groups",
-    /// "deleted_arrays", "updated_groups", "updated_arrays", "updated_chunks" ({PATH: [COORDS]}), "moved_nodes" ([{"from", "to"}]),
-    /// "nodes_in_neither", "missing_logs"}.
+    /// Print JSON. For two snapshots: {"from", "to", "nodes", "summary"}; each node has "path",
+    /// "kind" (group or array), "what" (a list of added, removed, moved, changed, chunks) and,
+    /// where it applies, "from" (its path before), "before" and "after" (its zarr.json), "chunks"
+    /// ({"added", "changed", "removed"}, each with "count" and "bytes", changed also with
+    /// "bytes_before"), with --chunks "coords". With --logs: {"from", "to", "new_groups",
+    /// "new_arrays", "deleted_groups", "deleted_arrays", "updated_groups", "updated_arrays",
+    /// "updated_chunks" ({PATH: [COORDS]}), "moved_nodes" ([{"from", "to"}]), "nodes_in_neither",
+    /// "missing_logs"}.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -105,14 +111,16 @@ pub(crate) fn run(arguments: &DiffArgs) -> Result<()> {
         .ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
     open::run(async {
         let repository = arguments.virtuals.open(repo, &arguments.store).await?;
-        let (from, to) = (repository.resolve_revision(from).await?.id, repository.resolve_revision(to).await?.id);
+        let from = repository.resolve_revision(from).await?.id;
+        let to = repository.resolve_revision(to).await?.id;
         if arguments.logs {
             return logs::run(&repository, from, to, arguments).await;
         }
         let wanted = CompareOptions { coords: arguments.chunks, content: arguments.content };
         let limits = MemoryLimits::default();
         let limit = limits.max_snapshot_size()?;
-        let (old, new) = (repository.snapshot(from, limit).await?, repository.snapshot(to, limit).await?);
+        let old = repository.snapshot(from, limit).await?;
+        let new = repository.snapshot(to, limit).await?;
         let budget = limits.budget((old.size() + new.size()) as u64)?;
         let reader = Reader::new(Arc::clone(repository.storage()), budget);
         let reader = Arc::new(reader.with_virtuals(repository.virtuals().await));

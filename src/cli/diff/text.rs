@@ -100,7 +100,8 @@ fn chunks(counts: &ChunkCounts) -> String {
         parts.push(format!("{} added ({})", added.chunks, HumanBytes(added.bytes)));
     }
     if changed_before.chunks > 0 {
-        let (was, is) = (HumanBytes(changed_before.bytes), HumanBytes(changed_after.bytes));
+        let was = HumanBytes(changed_before.bytes);
+        let is = HumanBytes(changed_after.bytes);
         parts.push(format!("{} changed ({was} -> {is})", changed_before.chunks));
     }
     if removed.chunks > 0 {
@@ -146,7 +147,8 @@ pub(super) fn summary(compared: &Compared) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns the moves that get a line each, by the new path, with the number of nodes below that moved along.
+/// Returns the moves that get a line each, by the new path, with the number of nodes below that
+/// moved along.
 fn topmost_moves(compared: &Compared) -> BTreeMap<&str, u64> {
     let mut all: Vec<(&str, &str)> = Vec::new();
     for difference in compared.nodes.iter().filter(|difference| difference.is_moved) {
@@ -183,7 +185,8 @@ fn documents(before: Option<&Node<'_>>, after: Option<&Node<'_>>, out: &mut Line
         let text = node.map(|node| String::from_utf8_lossy(node.zarr_json).into_owned()).unwrap_or_default();
         Ok(if text.is_empty() || text.ends_with('\n') { text } else { text + "\n" })
     };
-    let (mut old, mut new) = (laid_out(before, &mut meter)?, laid_out(after, &mut meter)?);
+    let mut old = laid_out(before, &mut meter)?;
+    let mut new = laid_out(after, &mut meter)?;
     // The values are equal: the layout differs.
     if old == new {
         (old, new) = (None, None);

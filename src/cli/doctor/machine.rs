@@ -13,14 +13,16 @@ use icechunkfs_base::memory;
 
 const DEVICE: &str = "/dev/fuse";
 const CONFIGURATION: &str = "/etc/fuse.conf";
-/// Open files that a mount needs: connections, backing files, data files. Below the first it fails, below the second it may.
+/// Open files that a mount needs: connections, backing files, data files. Below the first it fails,
+/// below the second it may.
 const MIN_FILES: u64 = 128;
 const ENOUGH_FILES: u64 = 1024;
 /// Mounts of one user that `fusermount3` allows unless `/etc/fuse.conf` has another number.
 const DEFAULT_MOUNT_MAX: usize = 1000;
 /// Oldest protocol that the library for FUSE speaks.
 const OLDEST_PROTOCOL: (u32, u32) = (7, 6);
-/// Seconds that a request may take while a store is slow. A kernel that aborts earlier ends the whole mount.
+/// Seconds that a request may take while a store is slow. A kernel that aborts earlier ends the
+/// whole mount.
 const SLOW_REQUEST: u64 = 120;
 
 /// Runs the checks. Must be called while this process has one thread.
@@ -115,13 +117,12 @@ fn user_allow_other(is_root: bool) -> Finding {
     if configuration().iter().any(|line| line == "user_allow_other") {
         return Finding::ok(CHECK, format!("set in {CONFIGURATION}"));
     }
-    match is_root {
-        true => Finding::ok(CHECK, format!("not set in {CONFIGURATION}; root may use --allow-other without it")),
-        false => {
-            let remedy =
-                format!("Add the line `user_allow_other` to {CONFIGURATION} if other users shall read your mounts");
-            Finding::warn(CHECK, format!("not set in {CONFIGURATION}: --allow-other is refused"), remedy)
-        }
+    if is_root {
+        Finding::ok(CHECK, format!("not set in {CONFIGURATION}; root may use --allow-other without it"))
+    } else {
+        let remedy =
+            format!("Add the line `user_allow_other` to {CONFIGURATION} if other users shall read your mounts");
+        Finding::warn(CHECK, format!("not set in {CONFIGURATION}: --allow-other is refused"), remedy)
     }
 }
 
@@ -184,8 +185,9 @@ fn memory() -> Option<Finding> {
     let used = memory::default_memory();
     let of = if memory::cgroup_limit() == Some(available) { "the control group allows" } else { "this machine has" };
     let text = format!("{of} {} MiB; a mount holds at most {} MiB", available >> 20, used >> 20);
-    Some(match available < 4 * memory::MIN_MEMORY {
-        true => Finding::warn(CHECK, text, "Raise the limit of the control group: large snapshots will not fit"),
-        false => Finding::ok(CHECK, text),
+    Some(if available < 4 * memory::MIN_MEMORY {
+        Finding::warn(CHECK, text, "Raise the limit of the control group: large snapshots will not fit")
+    } else {
+        Finding::ok(CHECK, text)
     })
 }

@@ -1,7 +1,7 @@
 //! `icechunkfs doctor`: checks this machine, and a store, for what a mount needs.
 //!
-//! Each check is an independent function that returns findings; none hangs, and none changes anything, except the write check of
-//! [`store`], which must be asked for.
+//! Each check is an independent function that returns findings; none hangs, and none changes
+//! anything, except the write check of [`store`], which must be asked for.
 
 mod finding;
 mod machine;
@@ -29,8 +29,8 @@ pub(crate) struct DoctorArgs {
     /// Check this scratch directory, not the default one.
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
-    /// Check that REPO accepts conditional writes: write a temporary object `icechunkfs-doctor-...` beside the repository's, and remove
-    /// it again.
+    /// Check that REPO accepts conditional writes: write a temporary object `icechunkfs-doctor-...`
+    /// beside the repository's, and remove it again.
     #[arg(long, requires = "repo")]
     write: bool,
     /// Print {"ok", "checks": [{"check", "severity" (ok, warn or fail), "text", "remedy"}]}.

@@ -18,13 +18,15 @@ use icechunkfs_working::scratch::directory;
 
 /// Time limit of one operation unless the user sets another.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// Difference between clocks, in seconds, from which stores refuse requests, and from which times of commits mislead.
+/// Difference between clocks, in seconds, from which stores refuse requests, and from which times
+/// of commits mislead.
 const REFUSED_SKEW: u64 = 15 * 60;
 const NOTED_SKEW: u64 = 60;
 /// Size limit of the temporary object.
 const MAX_OBJECT: u64 = 1024;
 
-/// Checks the store of `repo`. Returns the repository's default scratch directory, too, if the repository could be opened.
+/// Checks the store of `repo`. Returns the repository's default scratch directory, too, if the
+/// repository could be opened.
 pub(super) fn check(repo: &str, settings: &Settings, write: bool) -> (Vec<Finding>, Option<PathBuf>) {
     let mut found = vec![credentials(repo, settings)];
     let mut settings = settings.clone();
@@ -82,7 +84,8 @@ async fn examine(repo: &str, settings: &Settings, write: bool) -> Result<(Vec<Fi
 fn clock(storage: &Arc<dyn Storage>) -> Option<Finding> {
     const CHECK: &str = "clock";
     let ahead = storage.capabilities().clock.ahead()?;
-    let (skew, direction) = (ahead.unsigned_abs(), if ahead > 0 { "behind" } else { "ahead of" });
+    let skew = ahead.unsigned_abs();
+    let direction = if ahead > 0 { "behind" } else { "ahead of" };
     let text = format!("this machine's clock is {} {direction} the store's", span(skew));
     const REMEDY: &str = "Set it: `timedatectl set-ntp true`";
     Some(match skew {

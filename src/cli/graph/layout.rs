@@ -1,8 +1,8 @@
 //! Places each commit of the graph in a row and a lane.
 //!
-//! A drawn commit leaves a lane behind, which leads down to its parent. Several lanes to one parent join just above it, in the
-//! leftmost of them. A line of commits is drawn down to where it joins another before the next one begins, so that unrelated
-//! lines are not mixed.
+//! A drawn commit leaves a lane behind, which leads down to its parent. Several lanes to one parent
+//! join just above it, in the leftmost of them. A line of commits is drawn down to where it joins
+//! another before the next one begins, so that unrelated lines are not mixed.
 
 use std::collections::{BinaryHeap, HashMap};
 
@@ -40,9 +40,11 @@ enum Lane {
 /// Bytes of a lane in a row: its number, and what is drawn of it, in color.
 const LANE: u64 = 40;
 
-/// Lays out `commits`, of which the first `limit` are drawn. `first`, if it is among them, gets the leftmost lane.
+/// Lays out `commits`, of which the first `limit` are drawn. `first`, if it is among them, gets the
+/// leftmost lane.
 ///
-/// Fails with [`ErrorKind::OutOfMemory`](icechunkfs_base::error::ErrorKind::OutOfMemory) if there are too many lanes side by side.
+/// Fails with [`ErrorKind::OutOfMemory`](icechunkfs_base::error::ErrorKind::OutOfMemory) if there
+/// are too many lanes side by side.
 pub(crate) fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Result<Metered<Vec<Row>>> {
     let mut meter = Meter::new("the lanes of the graph");
     let positions: HashMap<ObjectId, usize> = commits.iter().enumerate().map(|(n, commit)| (commit.id, n)).collect();

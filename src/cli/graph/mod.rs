@@ -1,7 +1,8 @@
 //! The commit graph of a repository: commits and their parents, branches and tags.
 //!
-//! [`layout`] places each commit, [`terminal`] draws the graph with characters, [`svg`] as a picture. A snapshot has one
-//! parent, so that lanes join downwards and nothing else: children are above their parents, the newest first.
+//! [`layout`] places each commit, [`terminal`] draws the graph with characters, [`svg`] as a
+//! picture. A snapshot has one parent, so that lanes join downwards and nothing else: children are
+//! above their parents, the newest first.
 
 pub(super) mod layout;
 pub(super) mod svg;
@@ -21,7 +22,8 @@ use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, Refs};
 
 /// Longest message that is kept, in characters: a tooltip has all of it.
 const MAX_MESSAGE: usize = 4000;
-/// Bytes of a commit besides its message, with its row, its place in maps, and its part of a drawing.
+/// Bytes of a commit besides its message, with its row, its place in maps, and its part of a
+/// drawing.
 const COMMIT: u64 = 1500;
 
 /// A branch or tag beside a commit.

@@ -1,7 +1,7 @@
 //! Draws the graph as SVG, for light and dark pages, without external resources.
 //!
-//! All text from the repository is untrusted: it is escaped, and characters that XML forbids become replacement characters.
-//! Long names and messages are truncated; the tooltip has them whole.
+//! All text from the repository is untrusted: it is escaped, and characters that XML forbids become
+//! replacement characters. Long names and messages are truncated; the tooltip has them whole.
 
 use std::fmt::Write;
 
@@ -55,19 +55,22 @@ pub(crate) fn draw(commits: &[Commit], rows: &[Row], title: &str) -> String {
     );
     out += &lines(rows, commits);
     for (n, row) in rows.iter().enumerate() {
-        let (x, y, color) = (x(row.lane), y(n), color(row.lane));
+        let x = x(row.lane);
+        let y = y(n);
+        let color = color(row.lane);
         // Writing into a string cannot fail.
-        let _ = match row.has_parent_line {
-            true => writeln!(
+        let _ = if row.has_parent_line {
+            writeln!(
                 out,
                 "<circle class=\"ring\" cx=\"{x}\" cy=\"{y}\" r=\"{RADIUS}\" fill=\"{color}\" stroke-width=\"2\"/>"
-            ),
+            )
+        } else {
             // The beginning of the history.
-            false => writeln!(
+            writeln!(
                 out,
                 "<circle class=\"back\" cx=\"{x}\" cy=\"{y}\" r=\"{}\" stroke=\"{color}\" stroke-width=\"3\"/>",
                 RADIUS - 1
-            ),
+            )
         };
     }
     out += &texts;
@@ -97,11 +100,13 @@ fn lines(rows: &[Row], commits: &[Commit]) -> String {
     let mut out = String::new();
     for (n, row) in rows.iter().enumerate().filter(|(_, row)| row.has_parent_line) {
         let Some(commit) = commits.get(row.commit) else { continue };
-        let (x0, y0) = (x(row.lane), y(n));
+        let x0 = x(row.lane);
+        let y0 = y(n);
         let path = match commit.parent.and_then(|parent| place.get(&parent)) {
             Some((parent, lane)) if *lane == row.lane => format!("M{x0} {y0}V{}", y(*parent)),
             Some((parent, lane)) => {
-                let (x1, y1) = (x(*lane), y(*parent));
+                let x1 = x(*lane);
+                let y1 = y(*parent);
                 let bend = y1 - ROW;
                 format!("M{x0} {y0}V{bend}C{x0} {} {x1} {} {x1} {y1}", y1 - ROW / 3, y1 - ROW * 2 / 3)
             }
@@ -131,7 +136,8 @@ fn commit_text(out: &mut String, commit: &Commit, text_at: usize, y: usize) -> u
         at += width + 2 * PADDING;
     }
     for label in &commit.labels {
-        let (kind, text) = (if label.is_tag { "tag" } else { "branch" }, truncate(&label.name, NAME, "…"));
+        let kind = if label.is_tag { "tag" } else { "branch" };
+        let text = truncate(&label.name, NAME, "…");
         let name_width = text_width(&text, CHARACTER);
         let width = name_width + 2 * PADDING;
         let _ = writeln!(

@@ -100,7 +100,8 @@ fn commit_line(lanes: usize, row: &Row, glyphs: &Glyphs, look: TerminalStyle) ->
 /// Draws lanes that join just above a commit.
 fn joining_line(lanes: usize, row: &Row, glyphs: &Glyphs, look: TerminalStyle) -> String {
     let last = row.joining.iter().copied().max().unwrap_or_default();
-    // Lanes that join from the left, which happens if the leftmost lane is reserved, are drawn like those from the right.
+    // Lanes that join from the left, which happens if the leftmost lane is reserved, are drawn like
+    // those from the right.
     let first = row.joining.iter().copied().min().unwrap_or_default().min(row.lane);
     let end = last.max(row.lane);
     // A horizontal line has the color of the joining lane.
@@ -144,11 +145,10 @@ fn put(out: &mut String, glyph: char, lane: usize, look: TerminalStyle) {
 
 /// Formats the text beside a commit, after `used` columns.
 fn commit_text(commit: &Commit, look: TerminalStyle, used: usize) -> String {
-    let painted = |text: &str, style: &str| match look.colors {
-        true => format!("\x1b[{style}m{text}\x1b[0m"),
-        false => text.to_owned(),
-    };
-    let (id, time) = (commit.id.to_string(), commit.minute());
+    let painted =
+        |text: &str, style: &str| if look.colors { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() };
+    let id = commit.id.to_string();
+    let time = commit.minute();
     let mut width = used + id.len() + 1 + time.len() + 1;
     let mut out = format!(" {} {}", painted(&id, ID), painted(&time, TIME));
     if !commit.labels.is_empty() {

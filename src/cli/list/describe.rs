@@ -1,7 +1,8 @@
 //! Description of a mount: what it shows, who serves it, what is uncommitted.
 //!
-//! Facts come from the daemon's `.icechunk/info.json` where commands may ask the daemon and it answers, otherwise from the mount table and the
-//! daemon's command line, if that is one of this user or of root.
+//! Facts come from the daemon's `.icechunk/info.json` where commands may ask the daemon and it
+//! answers, otherwise from the mount table and the daemon's command line, if that is one of this
+//! user or of root.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -68,7 +69,8 @@ impl fmt::Display for ChangeCounts {
     }
 }
 
-/// Part of `.icechunk/info.json`. Every member is optional: a daemon of another release may write others.
+/// Part of `.icechunk/info.json`. Every member is optional: a daemon of another release may write
+/// others.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct DaemonInfo {
@@ -86,10 +88,8 @@ pub(super) fn describe_all(mounts: &[Mount]) -> Result<Vec<ListedMount>> {
     let processes = Processes::find(mounts);
     let count = control_client::encode_command(&request::Command::LocalStatus)?;
     let info = Question::Content("info.json");
-    let questions = |mount: &Mount| match mount.read_only {
-        true => vec![info],
-        false => vec![info, Question::Reply("request", &count)],
-    };
+    let questions =
+        |mount: &Mount| if mount.read_only { vec![info] } else { vec![info, Question::Reply("request", &count)] };
     let surveyed = survey(mounts, questions);
     Ok(mounts.iter().zip(surveyed).map(|(mount, surveyed)| describe(mount, surveyed, &processes)).collect())
 }
@@ -101,8 +101,9 @@ fn describe(mount: &Mount, surveyed: Surveyed, processes: &Processes) -> ListedM
     let info: DaemonInfo = info.unwrap_or_default();
     let uncommitted = answers.next().as_deref().and_then(uncommitted);
     let served_by = processes.serving(mount);
-    // A dead mount has no daemon: a process that claims it is ending, or serves another mount at the same place.
-    // It may claim to be served by any process: only those of its owner are believed.
+    // A dead mount has no daemon: a process that claims it is ending, or serves another mount at
+    // the same place. It may claim to be served by any process: only those of its owner are
+    // believed.
     let is_of_owner = |pid: &u32| Process::find(*pid).is_some_and(|process| Some(process.owner) == mount.owner);
     let claimed = info.pid.filter(is_of_owner);
     let pid = served_by.filter(|_| health != Health::Dead).or(claimed);
@@ -149,7 +150,8 @@ fn uncommitted(answer: &[u8]) -> Option<ChangeCounts> {
 struct Processes {
     /// Those with a mark, which their users and root can see.
     marked: Vec<MarkedProcess>,
-    /// Those of this user and of root whose command lines name an absolute mountpoint; looked up once it is needed.
+    /// Those of this user and of root whose command lines name an absolute mountpoint; looked up
+    /// once it is needed.
     by_command_line: OnceLock<Vec<MarkedProcess>>,
     /// Moment until which command lines are read.
     deadline: OnceLock<Deadline>,
@@ -160,7 +162,8 @@ impl Processes {
         Processes { marked: marked_processes(mounts), by_command_line: OnceLock::new(), deadline: OnceLock::new() }
     }
 
-    /// Returns the daemon of `mount`. A user can say anything about processes of their own, and nothing about others.
+    /// Returns the daemon of `mount`. A user can say anything about processes of their own, and
+    /// nothing about others.
     fn serving(&self, mount: &Mount) -> Option<u32> {
         let serves =
             |process: &&MarkedProcess| Some(process.owner) == mount.owner && process.mountpoint == mount.mountpoint;

@@ -1,7 +1,7 @@
 //! `icechunkfs list`: all icechunkfs mounts of this machine, and their health.
 //!
-//! Each mount is asked by a process of its own, and all of them have one deadline, so that dead and hanging ones delay nothing else. [`describe`]
-//! finds out what a mount shows.
+//! Each mount is asked by a process of its own, and all of them have one deadline, so that dead and
+//! hanging ones delay nothing else. [`describe`] finds out what a mount shows.
 
 mod describe;
 
@@ -19,9 +19,10 @@ const SHOWN_ID: usize = 8;
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Print a list of {"mountpoint", "repository", "kind" (branch, tag, snapshot or as_of), "ref", "snapshot", "read_only", "owner" (a
-    /// user ID), "pid", "health" (alive, hanging, dead, private, covered or unknown), "uncommitted" ({"nodes", "chunks", "bytes",
-    /// "untracked"})}. A member is null if it is not known, "uncommitted" also if the mount is read-only.
+    /// Print a list of {"mountpoint", "repository", "kind" (branch, tag, snapshot or as_of), "ref",
+    /// "snapshot", "read_only", "owner" (a user ID), "pid", "health" (alive, hanging, dead,
+    /// private, covered or unknown), "uncommitted" ({"nodes", "chunks", "bytes", "untracked"})}. A
+    /// member is null if it is not known, "uncommitted" also if the mount is read-only.
     #[arg(long)]
     json: bool,
 }

@@ -1,5 +1,6 @@
-//! Layout of what the kernel and a ring exchange (`include/uapi/linux/fuse.h`, protocol 7.42): a header of its own for each request, beside
-//! the payload. All numbers are in the byte order of the machine.
+//! Layout of what the kernel and a ring exchange (`include/uapi/linux/fuse.h`, protocol 7.42): a
+//! header of its own for each request, beside the payload. All numbers are in the byte order of the
+//! machine.
 
 /// Bytes of the header of a request in a ring (`fuse_uring_req_header`).
 pub(super) const HEADER: usize = 288;
@@ -13,7 +14,8 @@ const ENTRY: usize = 256;
 pub(super) const COMMIT: usize = ENTRY + 8;
 pub(super) const PAYLOAD_LENGTH: usize = ENTRY + 16;
 
-/// Commands for the kernel (`fuse_uring_cmd`): hand over an entry for the first time, or with an answer.
+/// Commands for the kernel (`fuse_uring_cmd`): hand over an entry for the first time, or with an
+/// answer.
 pub(super) const REGISTER: u32 = 1;
 pub(super) const COMMIT_AND_FETCH: u32 = 2;
 /// Segments of memory of an entry: its header and its payload.
@@ -21,7 +23,8 @@ pub(super) const SEGMENTS: u32 = 2;
 /// Place of the number of segments in an entry of the submission queue (`io_uring_sqe.len`).
 pub(super) const SQE_LENGTH: usize = 24;
 
-/// Returns the argument of a command (`fuse_uring_cmd_req`): the request that is answered, and the queue.
+/// Returns the argument of a command (`fuse_uring_cmd_req`): the request that is answered, and the
+/// queue.
 pub(super) fn command(commit: u64, queue: u16) -> [u8; 80] {
     let mut bytes = [0; 80];
     for (to, from) in bytes.iter_mut().skip(8).zip(commit.to_ne_bytes()) {

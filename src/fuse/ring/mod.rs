@@ -1,11 +1,13 @@
 //! Requests of the kernel through io_uring (Linux 6.14): a queue for each processor.
 //!
-//! A request that goes through `/dev/fuse` wakes a thread on whichever processor is idle, which takes longer than most answers. Here the program
-//! that made it and the thread that answers are on one processor, the request is in the thread's memory when it wakes, and one system call
-//! hands over the answer and fetches the next request.
+//! A request that goes through `/dev/fuse` wakes a thread on whichever processor is idle, which
+//! takes longer than most answers. Here the program that made it and the thread that answers are on
+//! one processor, the request is in the thread's memory when it wakes, and one system call hands
+//! over the answer and fetches the next request.
 //!
-//! The kernel offers it where root has set `/sys/module/fuse/parameters/enable_uring`. The first request of a mount and those without an answer
-//! still come from `/dev/fuse`, and so do all if the queues cannot be made.
+//! The kernel offers it where root has set `/sys/module/fuse/parameters/enable_uring`. The first
+//! request of a mount and those without an answer still come from `/dev/fuse`, and so do all if the
+//! queues cannot be made.
 
 mod layout;
 mod placement;
@@ -26,7 +28,8 @@ use placement::Guard;
 use queue::Queue;
 pub use queue::{Handler, Message};
 
-/// Largest read or write through a ring, in bytes. Each entry has so much memory for as long as the mount lives once it was used.
+/// Largest read or write through a ring, in bytes. Each entry has so much memory for as long as the
+/// mount lives once it was used.
 pub const MAX_REQUEST: u32 = 128 << 10;
 /// Requests of one processor that may wait at the same time, for storage most often.
 const DEPTH: usize = 32;
@@ -58,7 +61,8 @@ impl Prepared {
         let online = processors_or_first(&processors);
         let mut queues = Vec::new();
         for (index, processor) in online.iter().enumerate() {
-            // The kernel wants a queue for each processor that could ever be there. Those that are not share a thread with one that is.
+            // The kernel wants a queue for each processor that could ever be there. Those that are
+            // not share a thread with one that is.
             let absent = processors.iter().filter(|other| !online.contains(other));
             let absent = absent.enumerate().filter(|(at, _)| at % online.len() == index).map(|(_, other)| *other);
             queues.push(Queue::new(*processor, &absent.collect::<Vec<_>>(), DEPTH, MAX_REQUEST as usize)?);
@@ -67,7 +71,8 @@ impl Prepared {
         Ok(())
     }
 
-    /// Starts the threads, once the kernel has got the reply to its first request: `device` is the connection to it. None if nothing was made.
+    /// Starts the threads, once the kernel has got the reply to its first request: `device` is the
+    /// connection to it. None if nothing was made.
     pub fn start(&self, device: &Arc<OwnedFd>, handler: &Handler) -> io::Result<Option<Rings>> {
         let Some(queues) = self.0.lock().take() else { return Ok(None) };
         let (ended, all_ended) = channel();

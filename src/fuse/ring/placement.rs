@@ -1,12 +1,15 @@
 //! Keeps programs on the processor where their requests are answered.
 //!
-//! When a program is woken with an answer, its processor is busy: the thread that answered has not gone to sleep yet. So the scheduler moves the program
-//! to an idle processor, which takes longer than the answer (measured: `open`, `read` and `close` of a small file 43 us instead of 17). It does not if what
-//! runs there has the policy `SCHED_IDLE`, as it may then be interrupted at once.
+//! When a program is woken with an answer, its processor is busy: the thread that answered has not
+//! gone to sleep yet. So the scheduler moves the program to an idle processor, which takes longer
+//! than the answer (measured: `open`, `read` and `close` of a small file 43 us instead of 17). It
+//! does not if what runs there has the policy `SCHED_IDLE`, as it may then be interrupted at once.
 //!
-//! But a thread with that policy may not get to run at all for as long as others compute. So the threads have it only as long as they are
-//! watched: a guard gives them back the normal policy when one of them is ready to run and does not get on, and when there are no requests. It watches
-//! every few milliseconds while there are some. Where the policy cannot be taken back (that takes `CAP_SYS_NICE`) it is never set.
+//! But a thread with that policy may not get to run at all for as long as others compute. So the
+//! threads have it only as long as they are watched: a guard gives them back the normal policy when
+//! one of them is ready to run and does not get on, and when there are no requests. It watches
+//! every few milliseconds while there are some. Where the policy cannot be taken back (that takes
+//! `CAP_SYS_NICE`) it is never set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -20,7 +23,8 @@ use tracing::debug;
 const TICK: Duration = Duration::from_millis(5);
 /// Looks in a row at which a thread is ready to run and has not got on, before it is helped.
 const STUCK: u32 = 2;
-/// Looks for which a thread that was helped has the normal policy: half a second, in which a busy machine makes it wait for 2 % of the time.
+/// Looks for which a thread that was helped has the normal policy: half a second, in which a busy
+/// machine makes it wait for 2 % of the time.
 const HELPED: u32 = 100;
 /// Looks without any request before the guard rests: a fifth of a second.
 const QUIET: u32 = 40;
@@ -107,7 +111,8 @@ impl Guard {
         }
     }
 
-    /// Watches until all threads have ended. `set` sets the policy of a thread, `is_ready` tells whether it is ready to run.
+    /// Watches until all threads have ended. `set` sets the policy of a thread, `is_ready` tells
+    /// whether it is ready to run.
     fn watch(&self, set: impl Fn(i32, Policy) -> bool, is_ready: impl Fn(i32) -> bool) {
         let mut states: Vec<State> = Vec::new();
         let mut quiet = 0;
@@ -153,17 +158,15 @@ impl Guard {
 }
 
 impl State {
-    /// Returns the policy that a thread should have, which has answered since the last look if `went_on` is true.
+    /// Returns the policy that a thread should have, which has answered since the last look if
+    /// `went_on` is true.
     fn look(&mut self, went_on: bool, is_ready: impl FnOnce() -> bool) -> Policy {
         self.stuck = if !went_on && is_ready() { self.stuck + 1 } else { 0 };
         self.helped = self.helped.saturating_sub(1);
         if self.yields && self.stuck >= STUCK {
             self.helped = HELPED;
         }
-        match self.helped == 0 && (self.yields || went_on) {
-            true => Policy::Idle,
-            false => Policy::Normal,
-        }
+        if self.helped == 0 && (self.yields || went_on) { Policy::Idle } else { Policy::Normal }
     }
 
     /// Sets `policy`, unless the thread has it.
@@ -175,10 +178,12 @@ impl State {
     }
 }
 
-/// Sets the policy of a thread of this process; 0 is the calling one. Returns false if that is not allowed.
+/// Sets the policy of a thread of this process; 0 is the calling one. Returns false if that is not
+/// allowed.
 fn set(thread: i32, policy: Policy) -> bool {
     let policy = if policy == Policy::Idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
-    // SAFETY: the structure lives as long as the call, and other threads are not harmed by a priority.
+    // SAFETY: the structure lives as long as the call, and other threads are not harmed by a
+    // priority.
     unsafe {
         let parameters: libc::sched_param = std::mem::zeroed();
         libc::sched_setscheduler(thread, policy, &raw const parameters) == 0
@@ -219,7 +224,8 @@ mod tests {
         let guard = Arc::new(Guard::default());
         let policies = Arc::new(Mutex::new(Vec::new()));
         guard.rests.store(true, Ordering::SeqCst);
-        let (watching, seen) = (Arc::clone(&guard), Arc::clone(&policies));
+        let watching = Arc::clone(&guard);
+        let seen = Arc::clone(&policies);
         let thread = std::thread::spawn(move || {
             let set = |_, policy| {
                 seen.lock().push(policy);

@@ -1,4 +1,5 @@
-//! Queue of one processor: its thread sleeps in the kernel until there is a request, and answers it.
+//! Queue of one processor: its thread sleeps in the kernel until there is a request, and answers
+//! it.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,7 +20,8 @@ use super::layout::{
 use super::placement::{Guard, Watched};
 use super::slot::{Answer, Answers, Content, Memory, Slot};
 
-/// Mark of the completion that tells of answers from other threads. Others have the number of their entry.
+/// Mark of the completion that tells of answers from other threads. Others have the number of their
+/// entry.
 const BELL: u64 = u64::MAX;
 /// Bytes of the header of each request (`fuse_in_header`).
 const IN_HEADER: usize = 40;
@@ -201,7 +203,8 @@ impl Running {
         let Some(segments) = self.queue.segments.get(entry) else { return Ok(()) };
         let request = opcode::UringCmd80::new(Fd(self.device.as_raw_fd()), REGISTER).cmd(command(0, queue));
         let mut request = request.addr(Some(segments.as_ptr() as u64)).build().user_data(entry as u64);
-        // SAFETY: the type is the kernel's structure of 128 bytes, all of them plain numbers. The library has no setter for this one.
+        // SAFETY: the type is the kernel's structure of 128 bytes, all of them plain numbers. The
+        // library has no setter for this one.
         unsafe { (&raw mut request).cast::<u8>().add(SQE_LENGTH).cast::<u32>().write_unaligned(SEGMENTS) };
         self.push(&request)
     }
@@ -225,7 +228,8 @@ impl Running {
         let answers = Arc::clone(&self.queue.answers);
         let header = answers.memory.header(entry);
         let Some(state) = self.queue.entries.get_mut(entry) else { return };
-        // SAFETY: the kernel has handed the entry over, and this thread alone reads its header, of which these are parts.
+        // SAFETY: the kernel has handed the entry over, and this thread alone reads its header, of
+        // which these are parts.
         let (head, operation, commit, length) = unsafe {
             let head: [u8; IN_HEADER] = header.cast::<[u8; IN_HEADER]>().read();
             let operation: [u8; MAX_OPERATION] = header.add(OPERATION).cast::<[u8; MAX_OPERATION]>().read();
@@ -240,8 +244,8 @@ impl Running {
         let in_place;
         let copied;
         let payload = if opcode == wire::opcode::WRITE {
-            // SAFETY: so many bytes of the payload, which nobody writes as long as the handler runs: the answer to a write is short, and this
-            // thread copies it there afterwards.
+            // SAFETY: so many bytes of the payload, which nobody writes as long as the handler
+            // runs: the answer to a write is short, and this thread copies it there afterwards.
             in_place = unsafe { std::slice::from_raw_parts(answers.memory.payload(entry), length) };
             in_place
         } else {
@@ -251,7 +255,8 @@ impl Running {
         };
         let inode = wire::u64_at(&head, 16);
         let message = Message { opcode, inode, caller: (number(24), number(28)), operation: &operation, payload };
-        // The thread must survive: no other answers the requests of its processor. The program gets EIO, as the slot is dropped.
+        // The thread must survive: no other answers the requests of its processor. The program gets
+        // EIO, as the slot is dropped.
         if catch_unwind(AssertUnwindSafe(|| (self.handler)(&message, slot))).is_err() {
             error!("a request panicked; the program got EIO. Please report this with the lines before it");
         }
@@ -267,12 +272,14 @@ impl Running {
                 Content::Short(bytes) => bytes.len().min(memory.payload_length()),
             };
             let header = memory.header(entry);
-            // SAFETY: the slot is gone, and the kernel does not have the entry yet, so that header and payload belong to this thread.
+            // SAFETY: the slot is gone, and the kernel does not have the entry yet, so that header
+            // and payload belong to this thread.
             unsafe {
                 if let Content::Short(bytes) = &content {
                     memory.payload(entry).copy_from_nonoverlapping(bytes.as_ptr(), length);
                 }
-                // The header of an answer (`fuse_out_header`): its length, which the kernel does not read here, the error, and the request.
+                // The header of an answer (`fuse_out_header`): its length, which the kernel does
+                // not read here, the error, and the request.
                 header.cast::<u32>().write(length as u32);
                 header.add(4).cast::<i32>().write(-errno);
                 header.add(8).cast::<u64>().write(unique);

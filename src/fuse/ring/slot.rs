@@ -1,7 +1,8 @@
 //! Memory of a request in a ring, and its answer.
 //!
-//! The kernel writes a request into memory that was registered for it, and reads the answer from there. In between the memory belongs
-//! to a [`Slot`]: the one owner of the payload, until it is finished. The thread of the queue copies what is short, and hands the memory back.
+//! The kernel writes a request into memory that was registered for it, and reads the answer from
+//! there. In between the memory belongs to a [`Slot`]: the one owner of the payload, until it is
+//! finished. The thread of the queue copies what is short, and hands the memory back.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -34,7 +35,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Reserves memory for `entries` entries with up to `payload` bytes each. It takes no room before it is used.
+    /// Reserves memory for `entries` entries with up to `payload` bytes each. It takes no room
+    /// before it is used.
     pub(super) fn new(entries: usize, payload: usize) -> std::io::Result<Self> {
         let payload = payload.next_multiple_of(PAGE);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -51,8 +53,8 @@ impl Memory {
         self.payload
     }
 
-    /// Returns the address of the header of `entry`, of [`HEADER`] bytes. The thread of the queue may access them while the kernel
-    /// does not have the entry.
+    /// Returns the address of the header of `entry`, of [`HEADER`] bytes. The thread of the queue
+    /// may access them while the kernel does not have the entry.
     pub(super) fn header(&self, entry: usize) -> *mut u8 {
         const { assert!(HEADER <= PAGE) };
         // An entry that does not exist would be one of the first: no caller has any.
@@ -68,8 +70,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made. The kernel writes to it in the queue's thread only, which has ended or never began: it and
-        // each slot hold a reference.
+        // SAFETY: the mapping that `new` made. The kernel writes to it in the queue's thread only,
+        // which has ended or never began: it and each slot hold a reference.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.entries * (PAGE + self.payload)) };
     }
 }
@@ -134,7 +136,8 @@ impl Answers {
     }
 }
 
-/// Request that is to be answered, and the memory for the answer. If it is dropped, the program gets `EIO`.
+/// Request that is to be answered, and the memory for the answer. If it is dropped, the program
+/// gets `EIO`.
 pub struct Slot {
     answers: Arc<Answers>,
     entry: usize,
@@ -188,8 +191,9 @@ impl Slot {
     /// Returns the memory for a long answer.
     pub fn payload(&mut self) -> &mut [u8] {
         let memory = &self.answers.memory;
-        // SAFETY: the mapping has so many bytes there, and they belong to this slot: the kernel has handed the entry over, and gets it back with
-        // the answer. What the queue's thread reads of the request it has copied before.
+        // SAFETY: the mapping has so many bytes there, and they belong to this slot: the kernel has
+        // handed the entry over, and gets it back with the answer. What the queue's thread reads of
+        // the request it has copied before.
         unsafe { std::slice::from_raw_parts_mut(memory.payload(self.entry), memory.payload_length()) }
     }
 }

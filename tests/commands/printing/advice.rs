@@ -19,8 +19,8 @@ fn marking_command(home: &Path) -> String {
     format!("{}:/usr/bin:/bin", programs.display())
 }
 
-/// Runs the advice in `said` in a shell, from each option on and as far as a user might copy it. Returns true if a
-/// command ran.
+/// Runs the advice in `said` in a shell, from each option on and as far as a user might copy it.
+/// Returns true if a command ran.
 fn runs_a_command(output: &str, home: &Path, path: &str) -> bool {
     let begins: Vec<usize> = output.match_indices("--").map(|(at, _)| at).collect();
     assert!(!begins.is_empty(), "{output}");
@@ -63,7 +63,8 @@ fn pasted_advice_runs_no_command_from_the_repository() {
 fn pasted_advice_runs_no_command_from_a_path_or_a_ref() {
     let home = tempfile::tempdir().unwrap();
     let path = marking_command(home.path());
-    let (data, outside) = (home.path().join("data"), home.path().join("out'$(made)'side"));
+    let data = home.path().join("data");
+    let outside = home.path().join("out'$(made)'side");
     std::fs::create_dir(&data).unwrap();
     std::fs::create_dir(&outside).unwrap();
     std::fs::write(outside.join("x"), "x").unwrap();

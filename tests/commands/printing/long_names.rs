@@ -24,7 +24,8 @@ fn repository(place: &Path) -> PathBuf {
         for (name, dimensions, encoding, configuration) in
             [("good", 1, "default", &dots), ("long", DIMENSIONS, "default", &dots), ("suffix", 1, "suffix", &suffix)]
         {
-            let (lengths, ones) = (vec![5000; dimensions], vec![1; dimensions]);
+            let lengths = vec![5000; dimensions];
+            let ones = vec![1; dimensions];
             let mut document: serde_json::Value = serde_json::from_str(&array_json(&lengths, &ones, "")).unwrap();
             document["chunk_key_encoding"] = serde_json::json!({"name": encoding, "configuration": configuration});
             document.as_object_mut().unwrap().remove("dimension_names");
@@ -43,7 +44,8 @@ fn repository(place: &Path) -> PathBuf {
 fn export_skips_an_array_with_too_long_chunk_names() {
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"));
-    let (repo, dest) = (repository.to_str().unwrap(), directory.path().join("out"));
+    let repo = repository.to_str().unwrap();
+    let dest = directory.path().join("out");
     let strict = icechunkfs(["export", repo, directory.path().join("strict").to_str().unwrap()]).failure();
     assert!(strict.contains("/long") && strict.contains("255"), "{strict}");
     let output = icechunkfs(["export", repo, dest.to_str().unwrap(), "--skip-unreadable"]);

@@ -90,7 +90,8 @@ fn a_name_adds_no_line_to_the_log() {
             || std::fs::read(array.join("c/0")).is_err()
     );
     assert!(std::fs::write(array.join("c/0/x"), "x").is_err());
-    let (log, errors) = (mount.log(), mount.read_control("errors"));
+    let log = mount.log();
+    let errors = mount.read_control("errors");
     assert!(log.contains(FORGED) && errors.contains(FORGED), "nothing was reported: {log} {errors}");
     assert_harmless("log", log.as_bytes());
     assert_harmless("errors", errors.as_bytes());

@@ -36,7 +36,8 @@ fn check(set: &FixtureSet, refs_of_each: usize) {
             let place = tempfile::tempdir().unwrap();
             let dest = place.path().join("new/tree");
             let output = json(&[&"export", &fixture.repository, &dest, &id, &"--skip-unreadable"]);
-            let (shown, exported) = (mounted(&fixture.repository, id, &[]), read_files(&dest));
+            let shown = mounted(&fixture.repository, id, &[]);
+            let exported = read_files(&dest);
             let what = format!("{} {id}", fixture.name);
             assert!(shown.keys().eq(exported.keys()), "{what}: {:?}\n{:?}", shown.keys(), exported.keys());
             assert!(shown == exported, "{what}");
@@ -61,7 +62,8 @@ fn virtual_chunks_are_exported_where_allowed() {
         let fixture = set.get(name);
         let id = fixture.expected["branches"]["main"].as_str().unwrap();
         let place = tempfile::tempdir().unwrap();
-        let (dest, without) = (place.path().join("tree"), place.path().join("without"));
+        let dest = place.path().join("tree");
+        let without = place.path().join("without");
         let files = fixture.repository.parent().unwrap().join("virtual-src");
         let map = format!("file:///icechunkfs-virtual/={}", files.display());
         let words = ["--virtual-map", &map];
@@ -123,7 +125,8 @@ fn export_keeps_replaces_or_removes_existing_files_as_requested() {
     );
 
     // Repeated: existing files are kept, and a file that a user changed is not.
-    let (edited, longer) = (files.keys().nth(1).unwrap(), files.keys().nth(2).unwrap());
+    let edited = files.keys().nth(1).unwrap();
+    let longer = files.keys().nth(2).unwrap();
     let mut wrong = files[edited].clone();
     wrong[0] ^= 1;
     fs::write(dest.join(edited), &wrong).unwrap();
@@ -134,7 +137,8 @@ fn export_keeps_replaces_or_removes_existing_files_as_requested() {
     assert_eq!((again["written"].as_u64(), again["unchanged"].as_u64()), (Some(2), Some(files.len() as u64 - 2)));
     assert_eq!((read_files(&dest), inode("zarr.json")), (expected.clone(), kept));
 
-    // By bytes: a file with only another time is kept, one with the same size and time and other bytes is not.
+    // By bytes: a file with only another time is kept, one with the same size and time and other
+    // bytes is not.
     let touch = |key: &str, time: std::time::SystemTime| {
         fs::File::options().write(true).open(dest.join(key)).unwrap().set_modified(time).unwrap();
     };
@@ -159,7 +163,8 @@ fn export_keeps_replaces_or_removes_existing_files_as_requested() {
     assert!(!dest.join("g/deep").exists());
 }
 
-/// The kernel keeps pages that it could not write as if they were on the disk: after a failed flush, neither sizes nor bytes tell.
+/// The kernel keeps pages that it could not write as if they were on the disk: after a failed
+/// flush, neither sizes nor bytes tell.
 #[test]
 fn an_export_after_a_failed_flush_writes_every_file_again() {
     let place = tempfile::tempdir().unwrap();
@@ -244,7 +249,8 @@ fn a_subtree_is_exported_by_its_path() {
     assert!(command(&[&"export", &repo, &repo.join("x")]).failure().contains("the repository is there"));
 }
 
-/// Every file that has its name is complete, whenever the export was ended; and the next one resumes.
+/// Every file that has its name is complete, whenever the export was ended; and the next one
+/// resumes.
 #[test]
 fn nodes_with_the_names_of_the_exports_own_files_are_exported() {
     let place = tempfile::tempdir().unwrap();
@@ -271,7 +277,8 @@ fn nodes_with_the_names_of_the_exports_own_files_are_exported() {
     });
     let marker = dest.join(".icechunkfs-export-2");
     fs::write(&marker, note.to_string()).unwrap();
-    let (other, third) = (place.path().join("other"), place.path().join("third"));
+    let other = place.path().join("other");
+    let third = place.path().join("third");
     assert!(command(&[&"import", &dest, &other]).failure().contains("was not finished"));
     let again = json(&[&"export", &repo, &dest]);
     assert_eq!((again["written"].as_u64(), read_files(&dest) == files), (Some(files.len() as u64), true), "{again}");
@@ -310,7 +317,8 @@ fn a_killed_export_resumes() {
             let mut child = Command::new(program());
             child.arg("export").arg(&repo).arg(&dest).stdout(Stdio::null()).stderr(Stdio::null());
             let mut child = child.spawn().unwrap();
-            // At a random moment, and later every time: one that is killed while it flushes begins anew.
+            // At a random moment, and later every time: one that is killed while it flushes begins
+            // anew.
             let later = 10.0 * 1.15_f64.powi(attempt);
             std::thread::sleep(Duration::from_millis(3 + numbers.below(25) as u64 + later as u64));
             let _ = child.kill();
@@ -335,7 +343,8 @@ fn a_killed_export_resumes() {
     // The machine was restarted meanwhile: names alone are not trusted.
     let dest = place.path().join("booted");
     command(&[&"export", &repo, &dest]).success();
-    let (victim, committed) = (dest.join("small/c/17"), fs::metadata(dest.join("zarr.json")).unwrap());
+    let victim = dest.join("small/c/17");
+    let committed = fs::metadata(dest.join("zarr.json")).unwrap();
     fs::write(&victim, vec![0; 3000]).unwrap();
     fs::File::options().write(true).open(&victim).unwrap().set_modified(committed.modified().unwrap()).unwrap();
     let id = json(&[&"log", &repo])[0]["id"].as_str().unwrap().to_owned();
@@ -479,7 +488,9 @@ fn export_copies_large_chunks_in_pieces() {
     let files = one_array((0..3).map(|at| numbers.bytes(64).repeat((5 << 20) / 64 + at)));
     for pack_below in ["256K", "64M"] {
         let place = place.path().join(pack_below);
-        let (source, repo, dest) = (place.join("source"), place.join("repo"), place.join("tree"));
+        let source = place.join("source");
+        let repo = place.join("repo");
+        let dest = place.join("tree");
         super::trees::write(&source, &files);
         command(&[&"import", &source, &repo, &"--pack-below", &pack_below]).success();
         command(&[&"export", &repo, &dest]).success();

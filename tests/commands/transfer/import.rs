@@ -17,7 +17,8 @@ fn the_reference_reads_imported_trees() {
     for seed in [1, 2, 3, 4, 5] {
         let place = tempfile::tempdir().unwrap();
         let mut numbers = Random::new(seed * 77);
-        let (source, repo) = (place.path().join("source"), place.path().join("repo"));
+        let source = place.path().join("source");
+        let repo = place.path().join("repo");
         let mut files = random(&mut numbers);
         write(&source, &files);
         let planned = json(&[&"import", &source, &repo, &"-n"]);
@@ -82,7 +83,8 @@ fn import_of_an_export_gives_the_same_files() {
             continue;
         }
         let place = tempfile::tempdir().unwrap();
-        let (dest, repo) = (place.path().join("tree"), place.path().join("repo"));
+        let dest = place.path().join("tree");
+        let repo = place.path().join("repo");
         command(&[&"export", &fixture.repository, &dest]).success();
         let files = read_files(&dest);
         if files.is_empty() {
@@ -235,7 +237,8 @@ fn concurrent_imports_are_all_committed() {
     let mut expected: Files = [("zarr.json".to_owned(), GROUP.into())].into();
     let children: Vec<_> = (0..4_u64)
         .map(|n| {
-            let (source, files) = (place.path().join(format!("s{n}")), random(&mut Random::new(40 + n)));
+            let source = place.path().join(format!("s{n}"));
+            let files = random(&mut Random::new(40 + n));
             write(&source, &files);
             expected.extend(files.into_iter().map(|(key, bytes)| (format!("p{n}/{key}"), bytes)));
             let mut import = Command::new(program());
@@ -276,7 +279,8 @@ fn a_killed_import_has_committed_all_or_nothing() {
     write(&source, &files);
     let repo = place.path().join("repo");
     command(&[&"init", &repo]).success();
-    let (mut killed, mut done) = (0, false);
+    let mut killed = 0;
+    let mut done = false;
     while !done {
         let mut child = Command::new(program());
         child.arg("import").arg(&source).arg(&repo).stdout(Stdio::null()).stderr(Stdio::null());

@@ -78,7 +78,8 @@ pub fn json(words: &[&dyn AsRef<OsStr>]) -> Value {
 /// Creates a repository of `files`.
 #[track_caller]
 pub fn repository(place: &Path, files: &Files) -> std::path::PathBuf {
-    let (source, repo) = (place.join("source"), place.join("repo"));
+    let source = place.join("source");
+    let repo = place.join("repo");
     write(&source, files);
     command(&[&"import", &source, &repo]).success();
     repo

@@ -121,7 +121,8 @@ fn repo(commits: &[Commit], mut b: Builder, change: impl FnOnce(&mut Builder, &m
         .collect();
     let main = text(&mut b, "main");
     let main = table(&mut b, &Fields::from([(0, Field::At(main)), (1, Field::Int(commits.len() as i32 - 1))]));
-    let (branches, empty) = (list(&mut b, &[main]), list(&mut b, &[]));
+    let branches = list(&mut b, &[main]);
+    let empty = list(&mut b, &[]);
     let commits = list(&mut b, &commits);
     let status = table(&mut b, &Fields::from([(0, Field::Byte(0))]));
     let kind = table(&mut b, &Fields::new());
@@ -190,7 +191,8 @@ pub fn repository_of_nodes(what: &str, nodes: &[Node]) -> Expanding {
 
 /// Adds metadata with one item: a value of lists in lists.
 fn metadata(b: &mut Builder, value: &[u8]) -> Part {
-    let (item, value) = (text(b, "key"), plain(b, value));
+    let item = text(b, "key");
+    let value = plain(b, value);
     let item = table(b, &Fields::from([(0, Field::At(item)), (1, Field::At(value))]));
     list(b, &[item])
 }
@@ -248,7 +250,8 @@ pub fn repos() -> Vec<Expanding> {
     // Many items with one name each, and with one long name for all.
     for (count, length) in [(100_000, 1), (60, 1 << 20)] {
         let mut b = Builder::new();
-        let (item, value) = (text(&mut b, &"n".repeat(length)), plain(&mut b, &[0, 0, 1]));
+        let item = text(&mut b, &"n".repeat(length));
+        let value = plain(&mut b, &[0, 0, 1]);
         let item = table(&mut b, &Fields::from([(0, Field::At(item)), (1, Field::At(value))]));
         let items = list(&mut b, &vec![item; count]);
         let shared = Fields::from([(4, Field::At(items))]);
@@ -285,7 +288,8 @@ pub fn repos() -> Vec<Expanding> {
     };
     add("feature flags", repo(&usual_commits(), Builder::new(), change));
     let change = |b: &mut Builder, fields: &mut Fields| {
-        let (reason, name) = (text(b, &"r".repeat(16 << 20)), text(b, &"p".repeat(16 << 20)));
+        let reason = text(b, &"r".repeat(16 << 20));
+        let name = text(b, &"p".repeat(16 << 20));
         let status = table(b, &Fields::from([(0, Field::Byte(1)), (2, Field::At(reason))]));
         fields.extend([(5, Field::At(status)), (8, Field::At(name))]);
     };
@@ -640,7 +644,8 @@ pub fn logs() -> Vec<Expanding> {
     }
     for (count, length) in [(400_000, 2), (60, 8 << 20)] {
         let change = |b: &mut Builder, fields: &mut Fields| {
-            let (from, to) = (text(b, &format!("/{}", "f".repeat(length))), text(b, "/a"));
+            let from = text(b, &format!("/{}", "f".repeat(length)));
+            let to = text(b, "/a");
             let moved = Fields::from([
                 (0, Field::At(from)),
                 (1, Field::At(to)),
@@ -748,7 +753,8 @@ pub fn message_pack() -> Vec<Expanding> {
     all
 }
 
-/// Files of releases before 0.2, each alone: under `snapshot`, `manifest` or `attributes`, in JSON and in MessagePack.
+/// Files of releases before 0.2, each alone: under `snapshot`, `manifest` or `attributes`, in JSON
+/// and in MessagePack.
 pub fn alpha() -> Vec<Expanding> {
     let mut all = Vec::new();
     let mut add = |kind: &str, what: &str, text: &str| {

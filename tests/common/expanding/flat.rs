@@ -1,4 +1,5 @@
-//! Writes the flatbuffers of the format by the numbers of their fields, so that parts can be shared as no library shares them.
+//! Writes the flatbuffers of the format by the numbers of their fields, so that parts can be shared
+//! as no library shares them.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Repositories of some kilobytes, one file of which expands a thousandfold when it is decoded: by sharing parts, by compression, or because
-//! a value takes more memory than its bytes.
+//! Repositories of some kilobytes, one file of which expands a thousandfold when it is decoded: by
+//! sharing parts, by compression, or because a value takes more memory than its bytes.
 
 #![allow(dead_code, unreachable_pub, clippy::type_complexity)]
 

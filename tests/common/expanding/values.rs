@@ -1,7 +1,7 @@
 //! Values of some bytes that stand for very many: FlexBuffers, MessagePack, YAML and JSON.
 
-/// FlexBuffers value of lists in lists: `breadth` references to one list, and so on for `levels`, the lowest of which has `leaf` one-byte
-/// numbers.
+/// FlexBuffers value of lists in lists: `breadth` references to one list, and so on for `levels`,
+/// the lowest of which has `leaf` one-byte numbers.
 pub fn flexbuffer_of_shared_lists(levels: usize, breadth: u32, leaf: u16) -> Vec<u8> {
     const LIST: u8 = 10 << 2;
     const NUMBERS: u8 = 11 << 2;
@@ -54,7 +54,8 @@ pub fn message_pack_claim(count: u32) -> Vec<u8> {
     [&[0xdd], count.to_be_bytes().as_slice()].concat()
 }
 
-/// Values of one to three bytes, in MessagePack: null, an empty text, an empty list, an empty map, a list of one.
+/// Values of one to three bytes, in MessagePack: null, an empty text, an empty list, an empty map,
+/// a list of one.
 pub const MESSAGE_PACK: [&[u8]; 5] = [&[0xc0], &[0xa0], &[0x90], &[0x80], &[0x91, 0x01]];
 
 /// YAML of aliases of aliases: `breadth` to the power of `levels` values.

@@ -14,8 +14,8 @@ use crate::common::moto::plain;
 use crate::common::origin::{Origin, Seen};
 use crate::common::{icechunkfs, run};
 
-/// Runs `icechunkfs cat` of the first chunk, with all the credentials that an environment can have. `proxy` records
-/// every request to another machine by its host.
+/// Runs `icechunkfs cat` of the first chunk, with all the credentials that an environment can have.
+/// `proxy` records every request to another machine by its host.
 fn cat(repository: &Path, proxy: &Origin, words: &[&str]) -> Command {
     let mut command = plain(&[&["cat", repository.to_str().unwrap(), "v/c/0"], words].concat());
     command.env("HTTPS_PROXY", proxy.url("")).env("HTTP_PROXY", proxy.url("")).env("ICECHUNKFS_TIMEOUT", "1");
@@ -65,7 +65,8 @@ fn hostile_words(port: u16) -> Vec<String> {
 
 #[test]
 fn a_region_of_the_configuration_chooses_no_host() {
-    let (listener, proxy) = (Origin::listener(), Origin::listener());
+    let listener = Origin::listener();
+    let proxy = Origin::listener();
     let directory = tempfile::tempdir().unwrap();
     for (n, region) in hostile_words(listener.port).iter().enumerate().filter(|(_, region)| !region.is_empty()) {
         for (kind, store) in
@@ -109,7 +110,8 @@ fn a_region_of_the_user_overrides_the_configuration() {
 /// Version 1 stores its configuration in `config.yaml`.
 #[test]
 fn a_region_of_a_version_1_configuration_chooses_no_host() {
-    let (listener, proxy) = (Origin::listener(), Origin::listener());
+    let listener = Origin::listener();
+    let proxy = Origin::listener();
     let directory = tempfile::tempdir().unwrap();
     let good = ObjectStoreConfig::S3(S3Options::default().with_region("THE-REGION".to_owned()));
     let repository = of_version(
@@ -134,7 +136,8 @@ fn a_region_of_a_version_1_configuration_chooses_no_host() {
 
 #[test]
 fn an_account_of_the_configuration_chooses_no_host() {
-    let (listener, proxy) = (Origin::listener(), Origin::listener());
+    let listener = Origin::listener();
+    let proxy = Origin::listener();
     let directory = tempfile::tempdir().unwrap();
     let mut words = hostile_words(listener.port);
     words.extend(["ab", "UPPER", "has-dash", "waytoolongforanaccountnameatazure"].map(str::to_owned));
@@ -155,12 +158,14 @@ fn an_account_of_the_configuration_chooses_no_host() {
 /// The account is valid, but only the repository names it.
 #[test]
 fn an_account_that_only_the_repository_names_gets_no_credentials() {
-    let (store, proxy) = (Origin::listener(), Origin::listener());
+    let store = Origin::listener();
+    let proxy = Origin::listener();
     let directory = tempfile::tempdir().unwrap();
     let config = HashMap::from([("account".to_owned(), "stranger".to_owned())]);
     let containers = vec![container("c", "az://bucket/", ObjectStoreConfig::Azure(config))];
     let repository = repository(&directory.path().join("repo"), containers, &[reference("az://bucket/x", 0, 1)]);
-    // The user's own store is at the variable's address: a request of another account shows there too.
+    // The user's own store is at the variable's address: a request of another account shows there
+    // too.
     let cat = |words: &[&str], account: Option<&str>| {
         let mut command = cat(&repository, &proxy, &[&["--allow-virtual", "az://bucket"], words].concat());
         command

@@ -1,4 +1,5 @@
-//! Redirects of the server that has the repository are followed within its origin, and headers do not leave it.
+//! Redirects of the server that has the repository are followed within its origin, and headers do
+//! not leave it.
 
 use std::path::Path;
 use std::process::Command;
@@ -28,7 +29,8 @@ fn a_redirect_within_the_origin_is_followed() {
 
 #[test]
 fn a_redirect_to_another_origin_is_refused() {
-    let (server, other) = (Origin::of(&project("tests/fixtures/repos")), Origin::of(&project("tests/fixtures/repos")));
+    let server = Origin::of(&project("tests/fixtures/repos"));
+    let other = Origin::of(&project("tests/fixtures/repos"));
     let directory = tempfile::tempdir().unwrap();
     let port = server.port;
     let targets = [
@@ -116,7 +118,8 @@ fn a_redirect_of_a_store_to_another_host_is_refused() {
 /// The server that gives credentials is another origin.
 #[test]
 fn headers_are_not_sent_to_credential_servers() {
-    let (store, metadata) = (Origin::listener(), Origin::listener());
+    let store = Origin::listener();
+    let metadata = Origin::listener();
     let mut command = plain(&["refs", "s3://bucket/x"]);
     command.env("AWS_ENDPOINT_URL", store.url("").trim_end_matches('/')).env("ICECHUNKFS_TIMEOUT", "2");
     command.env("AWS_METADATA_ENDPOINT", metadata.url("").trim_end_matches('/'));

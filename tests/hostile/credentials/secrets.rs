@@ -1,5 +1,5 @@
-//! Secrets come from the environment, files and profiles: never from a command line, which every user of the machine
-//! can read.
+//! Secrets come from the environment, files and profiles: never from a command line, which every
+//! user of the machine can read.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -97,7 +97,8 @@ fn passwords_in_urls_are_refused_and_not_repeated() {
     }
 }
 
-/// The daemon's command line and environment are visible to every user: they never contained a secret.
+/// The daemon's command line and environment are visible to every user: they never contained a
+/// secret.
 #[test]
 fn secrets_of_the_environment_and_of_files_are_never_shown() {
     let server = Origin::of(&project("tests/fixtures/repos"));
@@ -167,7 +168,8 @@ fn a_secrets_file_that_others_may_read_is_refused() {
     assert!(output.contains("/nonexistent/file"), "{output}");
 }
 
-/// A store of virtual chunks has its own secrets: in the environment, or in a file that an option names.
+/// A store of virtual chunks has its own secrets: in the environment, or in a file that an option
+/// names.
 #[test]
 fn virtual_options_take_secrets_from_the_environment_and_from_files() {
     let server = Origin::of(&project("tests/fixtures/repos"));

@@ -85,7 +85,8 @@ fn run(client: Client, words: &[&str], to: To, lie: Lie) -> super::measure::Outc
     measure(&mut command(client, &store, &words))
 }
 
-/// Runs `cases`, each of which must end in time and within its memory; those with detectable wrong answers must fail.
+/// Runs `cases`, each of which must end in time and within its memory; those with detectable wrong
+/// answers must fail.
 fn check(cases: Vec<Case>) {
     seed();
     // The time of each command by itself.
@@ -107,8 +108,8 @@ fn check(cases: Vec<Case>) {
     assert!(complaints.is_empty(), "{} of {count}:\n{}", complaints.len(), complaints.join("\n"));
 }
 
-/// Returns true if the command cannot succeed under the lie. Others may succeed: a store answers as it likes to writes,
-/// and a read of a whole object does not use ranges.
+/// Returns true if the command cannot succeed under the lie. Others may succeed: a store answers as
+/// it likes to writes, and a read of a whole object does not use ranges.
 fn is_detectable(case: &Case) -> bool {
     match (case.to, case.lie) {
         // There is no commit to expire.

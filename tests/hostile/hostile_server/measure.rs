@@ -13,7 +13,8 @@ use crate::common::watchdog;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 /// Cases that run at a time: each waits most of its time.
 pub(crate) const AT_ONCE: usize = 8;
-/// Memory bound of a command in all, in bytes. An unoptimized program of the tests takes 40 to 60 MB for itself.
+/// Memory bound of a command in all, in bytes. An unoptimized program of the tests takes 40 to 60
+/// MB for itself.
 const MEMORY: u64 = 160 << 20;
 /// A command that has not ended by then is killed.
 const HARD: Duration = Duration::from_secs(40);
@@ -90,7 +91,8 @@ pub(crate) fn measure(command: &mut Command) -> Outcome {
     let pid = libc::pid_t::try_from(child.id()).unwrap();
     // SAFETY: a structure of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    let (mut status, mut memory) = (0, 0);
+    let mut status = 0;
+    let mut memory = 0;
     loop {
         // Not the kernel's own sum, which includes the memory of the test at the time of the fork.
         memory = memory.max(peak(pid));
@@ -126,8 +128,8 @@ fn peak(pid: libc::pid_t) -> u64 {
     line.map_or(0, |line| line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10)
 }
 
-/// Returns the problem with an outcome, if any. A command has its deadline, a second, and its own work, which takes
-/// `alone` and is slower beside that of others.
+/// Returns the problem with an outcome, if any. A command has its deadline, a second, and its own
+/// work, which takes `alone` and is slower beside that of others.
 pub(crate) fn complaint(outcome: &Outcome, alone: Duration) -> Option<String> {
     let allowed = TIMEOUT + Duration::from_secs(1) + alone * u32::try_from(AT_ONCE).unwrap();
     if outcome.elapsed > allowed {
@@ -149,13 +151,15 @@ pub(crate) fn too_slow(elapsed: Duration, allowed: Duration, said: &str) -> Stri
     format!("took {elapsed:?}, {allowed:?}{SLOW}{said}")
 }
 
-/// Runs `cases` side by side; returns the complaints. A case that took too long is run again without the others, and counts if it takes
-/// too long each time: a hang does. Any other complaint counts at once.
+/// Runs `cases` side by side; returns the complaints. A case that took too long is run again
+/// without the others, and counts if it takes too long each time: a hang does. Any other complaint
+/// counts at once.
 pub(crate) fn side_by_side<C: Send + std::fmt::Debug>(
     cases: Vec<C>,
     run: impl Fn(&C) -> Option<String> + Sync,
 ) -> Vec<String> {
-    let (cases, doubtful) = (Mutex::new(cases), Mutex::new(Vec::new()));
+    let cases = Mutex::new(cases);
+    let doubtful = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {

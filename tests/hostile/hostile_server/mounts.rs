@@ -1,5 +1,5 @@
-//! Mounts over stores that become hostile: programs get errors in time, commits too, and the daemon's memory stays
-//! bounded.
+//! Mounts over stores that become hostile: programs get errors in time, commits too, and the
+//! daemon's memory stays bounded.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ struct Mounted {
 }
 
 fn mounted(words: &[&str]) -> Mounted {
-    let (mount, store) = (Mount::prepare(), Store::new(seed()));
+    let mount = Mount::prepare();
+    let store = Store::new(seed());
     let words = mount.arguments("REPO", &[&["--memory", "64M"], words].concat());
     let outcome = measure(&mut command(Client::Amazon, &store, &words));
     assert!(outcome.success, "{}", outcome.stderr);
@@ -86,7 +87,8 @@ fn commits_to_a_hostile_server_end_and_lose_nothing() {
 fn mounting_from_a_hostile_server_ends() {
     let lies = [Lie::Silent, Lie::HeadDrip, Lie::BodyDrip, Lie::EndlessChunks, Lie::EndlessHeaders, Lie::Redirects];
     let complaints = side_by_side(lies.to_vec(), |&lie| {
-        let (mount, store) = (Mount::prepare(), Store::new(seed()));
+        let mount = Mount::prepare();
+        let store = Store::new(seed());
         store.lie(To::All, lie);
         let place = mount.path().display().to_string();
         let outcome = measure(&mut command(Client::Amazon, &store, &["mount", "REPO", &place, "--ephemeral"]));

@@ -27,7 +27,8 @@ fn an_upload_that_the_server_does_not_read_ends() {
 fn commands_end_when_credentials_never_come() {
     let lies = [Lie::Silent, Lie::HeadDrip, Lie::HugeClaim, Lie::EndlessChunks, Lie::EndlessRefusal];
     for lie in lies {
-        let (store, metadata) = (Store::new(seed()), Store::new(BTreeMap::new()));
+        let store = Store::new(seed());
+        let metadata = Store::new(BTreeMap::new());
         metadata.lie(To::All, lie);
         let mut refs = command(Client::Amazon, &store, &["refs", "REPO"]);
         refs.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");

@@ -229,11 +229,14 @@ fn a_cache_directory_exchanged_for_a_link_is_not_followed() {
     let state = || common::read_files(&victim);
     let before = state();
     for parts in [&["v1/new", "v1/repository"][..], &["v1"]] {
-        let (ended, first) = (AtomicBool::new(false), open(&directory).unwrap());
+        let ended = AtomicBool::new(false);
+        let first = open(&directory).unwrap();
         std::thread::scope(|scope| {
             for part in parts {
-                let (path, aside) = (directory.join(part), commons.path(&part.replace('/', "-")));
-                let (victim, ended) = (&victim, &ended);
+                let path = directory.join(part);
+                let aside = commons.path(&part.replace('/', "-"));
+                let victim = &victim;
+                let ended = &ended;
                 scope.spawn(move || {
                     while !ended.load(Ordering::Relaxed) {
                         if std::fs::rename(&path, &aside).is_ok() {

@@ -1,4 +1,5 @@
-//! File systems of another user that claim that everything in them belongs to root, and that nobody else may write to it.
+//! File systems of another user that claim that everything in them belongs to root, and that nobody
+//! else may write to it.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +17,8 @@ use crate::common::{FixtureSet, Mount, copy_tree, program, run};
 
 const LOOKUP: u32 = 1;
 
-/// Mounts the attacker's file system with `files` in a directory of root's in which every user may have files.
+/// Mounts the attacker's file system with `files` in a directory of root's in which every user may
+/// have files.
 fn lying(commons: &Commons, files: &[(&str, Node)]) -> FakeMount {
     commons.directory("shared", 0, 0o1777);
     let place = commons.directory("shared/hers", NOBODY, 0o755);
@@ -130,8 +132,8 @@ fn a_file_system_that_was_just_detached_is_not_entered() {
     assert!(!requests.contains(&LOOKUP), "{requests:?}");
 }
 
-/// Makes `$1` a root directory with the programs of this machine, in a new mount namespace, and changes into it as `$0` says. It has what follows in `$@`
-/// run there.
+/// Makes `$1` a root directory with the programs of this machine, in a new mount namespace, and
+/// changes into it as `$0` says. It has what follows in `$@` run there.
 const OTHER_ROOT: &str = r#"
 set -e
 how=$0 root=$1; shift

@@ -39,7 +39,8 @@ impl Machine {
         self.commons.path("home/.local/state/icechunkfs").join(location)
     }
 
-    /// Mounts the repository as the user, with a scratch directory below the home. Returns the place.
+    /// Mounts the repository as the user, with a scratch directory below the home. Returns the
+    /// place.
     fn mount_of_the_user(&self) -> (PathBuf, Unmounted) {
         let place = self.commons.directory("mnt", NOBODY, 0o755);
         run(Command::new("chown").args(["-R", "65534:65534"]).arg(self.repository())).success();
@@ -155,7 +156,8 @@ fn a_mount_of_another_user_stops_no_collection() {
     assert!(skipped.iter().any(|entry| entry["path"] == place.to_str().unwrap()), "{report:#}");
 }
 
-/// Returns the file system that the user serves at `place`, in which everything belongs to root and a journal of root's is damaged.
+/// Returns the file system that the user serves at `place`, in which everything belongs to root and
+/// a journal of root's is damaged.
 fn lying_home(machine: &Machine, place: &Path, for_all: bool) -> FakeMount {
     let location = machine.repository().display().to_string().replace('/', "%2F");
     let state = [".local", ".local/state", ".local/state/icechunkfs"].map(str::to_owned);
@@ -201,7 +203,8 @@ fn a_file_system_over_a_home_stops_no_collection() {
 
 #[test]
 fn a_file_system_over_the_repository_of_a_mount_stops_no_collection() {
-    // While nobody can look at the repository of a mount, every collection on the machine keeps what that may need.
+    // While nobody can look at the repository of a mount, every collection on the machine keeps
+    // what that may need.
     mount_apart();
     let machine = Machine::new();
     let outer = machine.commons.directory("hers", NOBODY, 0o755);

@@ -1,4 +1,5 @@
-//! Commands of root beside mounts of other users, which can answer anything and change every name around them at any time.
+//! Commands of root beside mounts of other users, which can answer anything and change every name
+//! around them at any time.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -17,7 +18,8 @@ use crate::common::{FixtureSet, Mount, copy_tree, icechunkfs, program, run, run_
 /// Longest time of a command that waits for nobody, on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Returns control files that would do harm: a link to `victim`, one without an end, one that is never answered, and escapes.
+/// Returns control files that would do harm: a link to `victim`, one without an end, one that is
+/// never answered, and escapes.
 fn hostile_files(victim: &Path) -> Vec<(&'static str, Node)> {
     vec![
         (".icechunk", Node::Directory),
@@ -39,7 +41,8 @@ fn no_command_of_root_sends_a_request_to_a_mount_of_another_user() {
     std::fs::write(&victim, "of root").unwrap();
     let place = commons.directory("mnt", NOBODY, 0o755);
     let fake = FakeMount::new(&place, NOBODY, true, &hostile_files(&victim));
-    let (name, repository) = (place.to_str().unwrap(), repository.to_str().unwrap());
+    let name = place.to_str().unwrap();
+    let repository = repository.to_str().unwrap();
     for words in [
         &["status", name][..],
         &["status", "--json", name],
@@ -86,7 +89,9 @@ fn no_command_of_root_sends_a_request_to_a_mount_of_another_user() {
 #[test]
 fn a_command_of_a_user_speaks_to_their_own_daemons_and_to_roots() {
     let commons = Commons::new();
-    let (own, of_root, of_other) = ("own", "root", "other");
+    let own = "own";
+    let of_root = "root";
+    let of_other = "other";
     let answer = || [(".icechunk", Node::Directory), (".icechunk/status", Node::File(b"said\x1b[31m\n".to_vec()))];
     let mounts = [(own, NOBODY), (of_root, 0), (of_other, 12_345)].map(|(name, user)| {
         let place = commons.directory(name, NOBODY, 0o755);

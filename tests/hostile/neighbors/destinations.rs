@@ -136,7 +136,8 @@ fn a_clone_takes_no_object_of_another_user() {
     let refused = clone(&directory).failure();
     assert!(refused.contains("belongs to user nobody"), "{refused}");
     assert!(!directory.join("repo").exists());
-    // An own unfinished clone goes on, and an empty directory of another user is a place like others.
+    // An own unfinished clone goes on, and an empty directory of another user is a place like
+    // others.
     let own = prepared.commons.directory("shared/own", NOBODY, 0o777);
     std::fs::create_dir(own.join("chunks")).unwrap();
     std::fs::copy(chunk.path(), own.join("chunks").join(chunk.file_name())).unwrap();

@@ -37,7 +37,8 @@ fn exchanging(one: &Path, other: &Path, work: impl FnOnce()) {
     });
 }
 
-/// Runs the program in the directory `at`, which a descriptor names, so that it is this one whatever its path means.
+/// Runs the program in the directory `at`, which a descriptor names, so that it is this one
+/// whatever its path means.
 fn run_at(at: &std::fs::File, words: &[&str]) -> Output {
     use std::os::fd::AsRawFd;
     let place = format!("/proc/{}/fd/{}", std::process::id(), at.as_raw_fd());

@@ -44,7 +44,8 @@ impl Linked {
         let trace = std::fs::read_to_string(&trace).expect("strace works here: it is needed for this test");
         assert!(trace.lines().count() > 100, "nothing was traced");
         let outside = self.place.path().join("outside").display().to_string();
-        // The target of a link may be read with readlink; nothing there may be opened, listed or inspected.
+        // The target of a link may be read with readlink; nothing there may be opened, listed or
+        // inspected.
         let touches = |line: &&str| line.contains(&outside) && !line.contains("readlink");
         let touched = trace.lines().filter(touches).map(str::to_owned).collect();
         (output, touched)
@@ -71,7 +72,8 @@ fn links_are_neither_counted_as_objects_nor_removed() {
     let gc = |repository: &Path, words: &[&str]| {
         run_on(repository, &[&["gc", "--older-than", "0s", "--json"], words].concat()).json()
     };
-    let (expected, found) = (gc(&plain, &["--dry-run"]), gc(&linked.repository(), &["--dry-run"]));
+    let expected = gc(&plain, &["--dry-run"]);
+    let found = gc(&linked.repository(), &["--dry-run"]);
     for kind in ["total", "chunks", "snapshots", "manifests", "transaction_logs", "copies_of_repo", "unknown_objects"] {
         assert_eq!(found[kind], expected[kind], "{kind}");
     }

@@ -79,7 +79,8 @@ fn users_log_to_their_own_files() {
 #[test]
 fn logs_are_for_their_owner() {
     let commons = Commons::new();
-    let (log, accesses) = (commons.path("log"), commons.path("accesses"));
+    let log = commons.path("log");
+    let accesses = commons.path("accesses");
     let mount = Mount::prepare();
     // Another process, since the mask of this one is that of all its threads.
     let mut command = std::process::Command::new("sh");

@@ -1,4 +1,5 @@
-//! Processes of another user that call themselves icechunkfs. Such a user can make the readers of their command lines and environments wait.
+//! Processes of another user that call themselves icechunkfs. Such a user can make the readers of
+//! their command lines and environments wait.
 
 use std::process::Command;
 

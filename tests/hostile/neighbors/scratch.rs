@@ -116,7 +116,8 @@ fn a_scratch_directory_that_others_may_write_to_is_refused() {
 fn a_scratch_directory_with_an_access_control_list_is_refused() {
     let commons = Commons::new();
     let scratch = commons.directory("scratch", 0, 0o700);
-    // acl(5) as the kernel has it: version, then tag, permissions and number of owner, user, group, mask and others.
+    // acl(5) as the kernel has it: version, then tag, permissions and number of owner, user, group,
+    // mask and others.
     let entries =
         [(1_u16, 7_u16, u32::MAX), (2, 7, NOBODY), (4, 0, u32::MAX), (0x10, 7, u32::MAX), (0x20, 0, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();

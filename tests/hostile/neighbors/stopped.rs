@@ -42,7 +42,8 @@ fn a_stopped_daemon_is_named_and_its_mount_can_be_detached() {
     let repository = commons.path("repo");
     writing::create(&repository);
     let mount = Mount::new(&repository, &[]);
-    let (place, daemon) = (mount.path().display().to_string(), mount.daemon());
+    let place = mount.path().display().to_string();
+    let daemon = mount.daemon();
     let repository = repository.to_str().unwrap();
     let stopped = Stopped::new(daemon);
     for words in [
@@ -99,8 +100,8 @@ impl Drop for Detach<'_> {
     }
 }
 
-/// A file system that takes every request and answers none but the first: a process that waits for it cannot even be
-/// killed.
+/// A file system that takes every request and answers none but the first: a process that waits for
+/// it cannot even be killed.
 struct Silent {
     place: std::path::PathBuf,
 }

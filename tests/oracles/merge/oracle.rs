@@ -1,5 +1,5 @@
-//! The expected result of two sides' work: a three-way merge over plain maps of keys. It knows moves, and nothing else
-//! of the mount: no inodes, no whiteouts, no snapshots.
+//! The expected result of two sides' work: a three-way merge over plain maps of keys. It knows
+//! moves, and nothing else of the mount: no inodes, no whiteouts, no snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,8 @@ impl Sides<'_> {
     /// Returns the numbers of a merge that has `keys`.
     pub fn merged(&self, keys: &Keys) -> Numbers {
         let number = |path: String| {
-            let (ours, theirs) = (self.ours.get(&path), self.theirs.get(&path));
+            let ours = self.ours.get(&path);
+            let theirs = self.theirs.get(&path);
             let is_where_it_was = ours == self.base.get(&path);
             let number = match (ours, theirs) {
                 (Some(ours), Some(theirs)) if ours != theirs => {
@@ -95,7 +96,8 @@ fn moved(keys: &Keys, numbers: &Numbers, sides: &Sides<'_>) -> Keys {
     let nodes = nodes(keys);
     let name = |key: &String| {
         let node = node_of(&nodes, key)?;
-        let (now, other) = (sides.now(numbers, node)?, sides.base.iter().find(|(_, n)| Some(*n) == numbers.get(node))?);
+        let now = sides.now(numbers, node)?;
+        let other = sides.base.iter().find(|(_, n)| Some(*n) == numbers.get(node))?;
         // A node that they moved stays at their path, unless we moved it too, which is a conflict.
         (now != other.0).then(|| join(now, key[node.len()..].trim_start_matches('/')))
     };
@@ -108,11 +110,14 @@ pub fn merge(base: &Keys, ours: &Keys, theirs: &Keys, sides: &Sides<'_>) -> Merg
     let mut base = base.clone();
     // A deletion on both sides is no change of one of them, whatever has its name now.
     base.retain(|key, _| node_of(&base_nodes, key).is_none_or(|node| !sides.is_gone(node)));
-    let (base, theirs) = (moved(&base, sides.base, sides), moved(theirs, sides.theirs, sides));
+    let base = moved(&base, sides.base, sides);
+    let theirs = moved(theirs, sides.theirs, sides);
     let mut merge = Merge::default();
     let all: BTreeSet<&String> = base.keys().chain(ours.keys()).chain(theirs.keys()).collect();
     for key in all {
-        let (b, o, t) = (base.get(key), ours.get(key), theirs.get(key));
+        let b = base.get(key);
+        let o = ours.get(key);
+        let t = theirs.get(key);
         let (for_us, for_them) = if o == b {
             (t, t)
         } else if t == b || o == t {
@@ -130,7 +135,8 @@ pub fn merge(base: &Keys, ours: &Keys, theirs: &Keys, sides: &Sides<'_>) -> Merg
 
 /// Returns the nodes of which `from` and `to` have different keys.
 pub fn touched(from: &Keys, to: &Keys) -> BTreeSet<String> {
-    let (old, new) = (nodes(from), nodes(to));
+    let old = nodes(from);
+    let new = nodes(to);
     let mut touched = BTreeSet::new();
     for (one, other, nodes) in [(from, to, &old), (to, from, &new)] {
         for (key, bytes) in one {
@@ -158,7 +164,8 @@ fn the_oracle_merges_by_key() {
         keys(&[("m/zarr.json", "a"), ("m/c/0", "ours"), ("m/c/1", "1"), ("b/zarr.json", "b"), ("n/zarr.json", "n")]);
     let theirs = keys(&[("a/zarr.json", "a"), ("a/c/0", "0"), ("a/c/1", "theirs"), ("a/c/2", "2")]);
     let numbers = |list: &[(&str, u64)]| -> Numbers { list.iter().map(|(path, n)| ((*path).to_owned(), *n)).collect() };
-    let (was, now) = (numbers(&[("a", 1), ("b", 2)]), numbers(&[("m", 1), ("b", 2), ("n", 3)]));
+    let was = numbers(&[("a", 1), ("b", 2)]);
+    let now = numbers(&[("m", 1), ("b", 2), ("n", 3)]);
     let sides = Sides { base: &was, ours: &now, theirs: &numbers(&[("a", 1)]) };
     let merged = merge(&base, &ours, &theirs, &sides);
     let expected =
@@ -171,8 +178,10 @@ fn the_oracle_merges_by_key() {
     assert!(!merged.ours_win.contains_key("a/c/1") && merged.theirs_win["a/zarr.json"] == b"y");
     assert_eq!(touched(&base, &both), BTreeSet::from(["a".to_owned()]));
     // Both deleted it, and they recreated it: that is theirs alone.
-    let (without, anew) = (keys(&[("b/zarr.json", "b")]), keys(&[("a/zarr.json", "new"), ("b/zarr.json", "b")]));
-    let (gone, new) = (numbers(&[("b", 2)]), numbers(&[("a", 9), ("b", 2)]));
+    let without = keys(&[("b/zarr.json", "b")]);
+    let anew = keys(&[("a/zarr.json", "new"), ("b/zarr.json", "b")]);
+    let gone = numbers(&[("b", 2)]);
+    let new = numbers(&[("a", 9), ("b", 2)]);
     let merged = merge(&base, &without, &anew, &Sides { base: &was, ours: &gone, theirs: &new });
     assert_eq!((merged.ours_win, merged.conflicts), (anew.clone(), BTreeSet::new()));
     let same = Sides { base: &was, ours: &gone, theirs: &was };

@@ -1,5 +1,5 @@
-//! Random runs. `ICECHUNKFS_MERGE_STEPS` sets the number of steps, `ICECHUNKFS_SEED` the seed. A failure is shortened
-//! as far as possible and printed as a listing of steps.
+//! Random runs. `ICECHUNKFS_MERGE_STEPS` sets the number of steps, `ICECHUNKFS_SEED` the seed. A
+//! failure is shortened as far as possible and printed as a listing of steps.
 
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,8 +47,8 @@ fn draw(random: &mut Random, world: &World) -> (usize, Step) {
     };
     let (array, grid) = random.pick_any(&known).cloned().unwrap_or_else(|| (path(random), vec![4]));
     let how = [Writing::Over, Writing::Rename, Writing::Anew][random.below(3)];
-    // So large that no two writes have the same bytes by chance: writing the same bytes is a change to the mount and
-    // none to the oracle.
+    // So large that no two writes have the same bytes by chance: writing the same bytes is a change
+    // to the mount and none to the oracle.
     let seed = random.next() % 1_000_000_000;
     let coords = chunk(random, &grid);
     let step = match random.below(100) {
@@ -128,7 +128,8 @@ fn shrink(seed: u64, mut listing: Listing, mut why: String) -> (Listing, String)
     let begin = Instant::now();
     let mut size = listing.len().div_ceil(2);
     while size > 0 && begin.elapsed() < SHRINK_FOR {
-        let (mut at, mut has_shrunk) = (0, false);
+        let mut at = 0;
+        let mut has_shrunk = false;
         while at < listing.len() && begin.elapsed() < SHRINK_FOR {
             let mut shorter = listing.clone();
             shorter.drain(at..(at + size).min(listing.len()));
@@ -149,7 +150,9 @@ fn mounts_and_the_reference_merge_as_the_oracle_does() {
     let steps = length("ICECHUNKFS_MERGE_STEPS", QUICK, FULL);
     let first = number("ICECHUNKFS_SEED", 1) as u64;
     let begin = Instant::now();
-    let (next, totals, failed) = (AtomicUsize::new(0), Mutex::new(Statistics::default()), Mutex::new(None));
+    let next = AtomicUsize::new(0);
+    let totals = Mutex::new(Statistics::default());
+    let failed = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {

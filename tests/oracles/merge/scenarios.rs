@@ -1,5 +1,5 @@
-//! One test for each way in which a move to another snapshot once lost work. `a` and `b` are mounts of one branch, each
-//! with its own scratch directory.
+//! One test for each way in which a move to another snapshot once lost work. `a` and `b` are mounts
+//! of one branch, each with its own scratch directory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -65,7 +65,8 @@ fn assert_absent(mount: &Writable, path: &str) {
     assert!(found.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound), "{path}: {found:?}");
 }
 
-/// Walks a whole mount: each listed name can be looked up and read, so that no entry is without bytes.
+/// Walks a whole mount: each listed name can be looked up and read, so that no entry is without
+/// bytes.
 #[track_caller]
 fn assert_names_have_files(mount: &Writable) {
     let mut pending = vec![mount.root()];
@@ -417,7 +418,8 @@ fn a_node_name_with_a_replacement_character_is_an_ordinary_name() {
     let pair = Pair::with(&[]);
     let reference = Reference::open(pair.a.repository());
     let document = line();
-    let (zarr_json, chunk) = (format!("{name}/zarr.json"), format!("{name}/c/0"));
+    let zarr_json = format!("{name}/zarr.json");
+    let chunk = format!("{name}/c/0");
     reference.commit(&[(zarr_json.as_str(), document.as_bytes()), (chunk.as_str(), b"theirs")], "by the reference");
     refresh(&pair.a);
     write(&pair.a, &format!("{name}/c/1"), "ours");
@@ -468,7 +470,8 @@ fn a_chunk_is_written_beside_others_below_a_group_that_is_the_chunk_directory() 
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("repo");
         block_on(lab::create(&place, version, RepositoryConfig::default()));
-        let (document, chunk) = (square(), "stored".repeat(200));
+        let document = square();
+        let chunk = "stored".repeat(200);
         let reference = Reference::open(&place);
         let chunks = ["x/c/0/0", "x/c/0/1", "x/c/0/2"].map(|key| (key, chunk.as_bytes()));
         let nodes = [("zarr.json", GROUP.as_bytes()), ("x/zarr.json", document.as_bytes())];
@@ -516,7 +519,8 @@ fn a_mount_replaces_a_killed_one_at_the_same_mountpoint() {
     for n in 0..10 {
         write(&pair.a, "n/zarr.json", format!("{}{}", GROUP, " ".repeat(n)));
         let daemon = pair.a.daemon();
-        // As a user types it: without waiting for the daemon's end, and without removing the dead mount.
+        // As a user types it: without waiting for the daemon's end, and without removing the dead
+        // mount.
         signal(daemon, "-9");
         pair.a.mount_again(None).success();
         assert_eq!(read(&pair.a, "n/zarr.json").unwrap().len(), GROUP.len() + n);
@@ -525,7 +529,8 @@ fn a_mount_replaces_a_killed_one_at_the_same_mountpoint() {
 
 #[test]
 fn writes_after_a_commit_that_lands_late_are_kept() {
-    // Version 1 has one small file for a branch: written here, it is as if the store had carried the request out late.
+    // Version 1 has one small file for a branch: written here, it is as if the store had carried
+    // the request out late.
     for changes_go_on in [false, true] {
         common::watchdog();
         let directory = tempfile::tempdir().unwrap();
@@ -604,7 +609,8 @@ fn on_conflict_theirs_keeps_the_chunks_of_the_other_commit() {
 fn refresh_keeps_hard_links_with_an_untracked_name() {
     let pair = Pair::with(&[("x/zarr.json", line()), ("x/c/1", "first".to_owned())]);
     for name in ["y/zarr.json", "y/c/1", "y/backup"] {
-        let (from, to) = (name.replace("y/", "x/").replace("backup", "c/1"), pair.a.root().join(name));
+        let from = name.replace("y/", "x/").replace("backup", "c/1");
+        let to = pair.a.root().join(name);
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();
         std::fs::hard_link(pair.a.root().join(from), to).unwrap();
     }
@@ -650,7 +656,8 @@ fn assert_committed(pair: &Pair, expected: &[(&str, Option<&str>)]) {
     }
 }
 
-/// A directory of no node has no identity: what others have put into it stays where they put it, and what was in it has moved.
+/// A directory of no node has no identity: what others have put into it stays where they put it,
+/// and what was in it has moved.
 #[test]
 fn refresh_leaves_what_others_put_into_a_directory_that_was_moved_here() {
     for remounts in [false, true] {
@@ -662,7 +669,8 @@ fn refresh_leaves_what_others_put_into_a_directory_that_was_moved_here() {
             ("s/zarr.json", square()),
             ("s/c/0/0", "00".to_owned()),
         ]);
-        let (a, b) = (&pair.a, &pair.b);
+        let a = &pair.a;
+        let b = &pair.b;
         std::fs::rename(a.root().join("i"), a.root().join("new/i")).unwrap();
         std::fs::rename(a.root().join("s/c/0"), a.root().join("s/c/3")).unwrap();
         write(a, "new/i/z/c/1", "mine");
@@ -729,7 +737,8 @@ fn refresh_shows_what_others_put_into_a_directory_that_was_moved_and_made_again(
         ("i/z/c/0", "z".to_owned()),
         ("i/deep/x/zarr.json", line()),
     ]);
-    let (a, b) = (&pair.a, &pair.b);
+    let a = &pair.a;
+    let b = &pair.b;
     std::fs::rename(a.root().join("i"), a.root().join("new/i")).unwrap();
     write(a, "i/mine/zarr.json", line());
     write(a, "i/deep/mine/zarr.json", line());

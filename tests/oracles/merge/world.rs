@@ -14,8 +14,8 @@ use super::oracle::{self, Keys, Numbers, Sides, is_at_or_below, join, node_of, n
 use crate::common::writing::{GROUP, Reference, Writable};
 use crate::common::{self, block_on, icechunkfs, lab, run_on, signal};
 
-/// One step of a run. Steps name their targets, so that a listing keeps its meaning without some of its steps: a step
-/// without a target does nothing.
+/// One step of a run. Steps name their targets, so that a listing keeps its meaning without some of
+/// its steps: a step without a target does nothing.
 #[derive(Clone, Debug)]
 pub enum Step {
     Group { path: String },
@@ -155,8 +155,8 @@ fn untracked_of(view: &View) -> View {
     view.iter().filter(|(path, leaf)| !is_key(path, leaf)).map(|(path, leaf)| (path.clone(), leaf.clone())).collect()
 }
 
-/// Returns everything that a directory shows except `.icechunk`. A name that is listed and cannot be looked up or read
-/// is an error.
+/// Returns everything that a directory shows except `.icechunk`. A name that is listed and cannot
+/// be looked up or read is an error.
 pub fn scan(root: &Path) -> Result<View, String> {
     let mut view = View::new();
     let mut pending = vec![root.to_owned()];
@@ -222,7 +222,8 @@ impl World {
         }
     }
 
-    /// Does one step by mount `who`, or by the reference if there is no such mount. An error is a defect.
+    /// Does one step by mount `who`, or by the reference if there is no such mount. An error is a
+    /// defect.
     pub fn step(&mut self, who: usize, step: &Step) -> Result<(), String> {
         self.statistics.steps += 1;
         let done = match self.sides.get_mut(who) {
@@ -290,8 +291,8 @@ impl World {
             }
             // Without changes a commit does not move the mount.
             if has_work || has_committed {
-                // The repository decides the identity of nodes: version 1 has no moves, and neither have some commits
-                // of version 2.
+                // The repository decides the identity of nodes: version 1 has no moves, and neither
+                // have some commits of version 2.
                 let numbers = numbers_of(&self.reference, &mut self.known);
                 side.rebased(&expected, &numbers);
                 self.touched.push(touched((&self.tip, &self.tip_numbers), (&expected, &numbers)));
@@ -375,8 +376,10 @@ impl World {
         if let Some(what) = difference(&keys, &side.base) {
             return Err(format!("mount {who} after a discard: {what}"));
         }
-        // Untracked files go back with directories that were moved; each is still somewhere, or was replaced by a key.
-        let (before, after) = (untracked_of(&side.view), untracked_of(&found));
+        // Untracked files go back with directories that were moved; each is still somewhere, or was
+        // replaced by a key.
+        let before = untracked_of(&side.view);
+        let after = untracked_of(&found);
         for (path, leaf) in &before {
             // The old place of its directory may have an entry of the base under its name.
             let name = path.rsplit('/').next();
@@ -445,13 +448,15 @@ impl World {
     }
 }
 
-/// Returns true if the node that a step moves gets into a group with a document, which the reference requires.
+/// Returns true if the node that a step moves gets into a group with a document, which the
+/// reference requires.
 fn has_parent_of(step: &Step, keys: &Keys) -> bool {
     let Step::Rename { to, .. } = step else { return false };
     to.rsplit_once('/').is_none_or(|(above, _)| keys.contains_key(&join(above, "zarr.json")))
 }
 
-/// Returns the nodes that differ in two states. A recreated one is another one, though its document may be the same.
+/// Returns the nodes that differ in two states. A recreated one is another one, though its document
+/// may be the same.
 pub fn touched((from, old): (&Keys, &Numbers), (to, new): (&Keys, &Numbers)) -> BTreeSet<String> {
     let mut touched = oracle::touched(from, to);
     touched.extend(new.iter().filter(|(path, number)| old.get(*path) != Some(*number)).map(|(path, _)| path.clone()));
@@ -534,7 +539,8 @@ fn fits(view: &View, array: &str, coords: &[u64]) -> bool {
 impl Side {
     fn new(mount: Writable, base: &Keys, numbers: &Numbers) -> Side {
         let view = base.iter().map(|(key, bytes)| (key.clone(), Leaf::File(bytes.clone()))).collect();
-        let (base_numbers, numbers) = (numbers.clone(), numbers.clone());
+        let base_numbers = numbers.clone();
+        let numbers = numbers.clone();
         Side { mount, base: base.clone(), base_numbers, base_at: 0, view, numbers, linked: BTreeSet::new() }
     }
 
@@ -566,16 +572,18 @@ impl Side {
         }
     }
 
-    /// Checks that this mount made every addition, deletion and move of the diff. Writing the same bytes is a change
-    /// all the same: of a written chunk only its existence is checked.
+    /// Checks that this mount made every addition, deletion and move of the diff. Writing the same
+    /// bytes is a change all the same: of a written chunk only its existence is checked.
     fn check_diff(&self) -> Result<(), String> {
         let diff: Value = run_on(self.mount.root(), &["diff", "--json"]).json();
-        let (view, numbers) = (keys_of(&self.view), &self.numbers);
+        let view = keys_of(&self.view);
+        let numbers = &self.numbers;
         let base_path =
             |number: &u64| self.base_numbers.iter().find(|(_, other)| *other == number).map(|(path, _)| path);
         let text = |value: &Value| value.as_str().unwrap_or_default().trim_start_matches('/').to_owned();
         for node in diff["nodes"].as_array().unwrap() {
-            let (path, from) = (text(&node["path"]), text(&node["from"]));
+            let path = text(&node["path"]);
+            let from = text(&node["from"]);
             let number = numbers.get(&path);
             let was_at = number.and_then(base_path);
             let keys = |list: &str, path: &str| -> Vec<String> {
@@ -723,7 +731,8 @@ impl Side {
                 self.forget_below(&path);
             }
             Step::RenameChunk { array, from, to } => {
-                let (old, new) = (join(array, &chunk_key(from)), join(array, &chunk_key(to)));
+                let old = join(array, &chunk_key(from));
+                let new = join(array, &chunk_key(to));
                 let is_ours = fits(&self.view, array, from) && fits(&self.view, array, to) && from != to;
                 if !is_ours || !self.view.contains_key(&old) || matches!(self.view.get(&new), Some(Leaf::Link(_))) {
                     return Ok(false);

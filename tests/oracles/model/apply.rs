@@ -86,7 +86,8 @@ impl Side {
         let has = |letter| how.contains(letter);
         let mut options = OpenOptions::new();
         options.read(has('r')).write(has('w')).append(has('a')).mode(0o644);
-        // Implemented here: `std` refuses some combinations that programs use, such as O_CREAT for reading.
+        // Implemented here: `std` refuses some combinations that programs use, such as O_CREAT for
+        // reading.
         let mut flags = 0;
         for (letter, flag) in [('c', libc::O_CREAT), ('x', libc::O_CREAT | libc::O_EXCL), ('t', libc::O_TRUNC)] {
             flags |= if has(letter) { flag } else { 0 };
@@ -201,7 +202,8 @@ impl Side {
     }
 }
 
-/// Returns the attributes that must be equal: not the size of directories, which each file system defines.
+/// Returns the attributes that must be equal: not the size of directories, which each file system
+/// defines.
 pub fn describe(metadata: &std::fs::Metadata) -> String {
     if metadata.is_dir() {
         return format!("directory {:o}", metadata.mode() & 0o7777);
@@ -261,7 +263,8 @@ fn on_handle(file: &mut File, op: &Op) -> io::Result<Seen> {
         }
         Op::MapWrite { at, len, seed, sync, .. } => {
             let size = file.metadata()?.len() as usize;
-            let (start, end) = ((*at as usize).min(size), (*at as usize + len).min(size));
+            let start = (*at as usize).min(size);
+            let end = (*at as usize + len).min(size);
             let map = Map::new(file, size, true)?;
             if let Some(map) = &map {
                 map.write(start, &bytes(*seed, end - start));
@@ -337,8 +340,8 @@ impl Map {
 
     fn write(&self, at: usize, content: &[u8]) {
         assert!(at + content.len() <= self.size);
-        // SAFETY: within the mapping, by the line above; the file was that long when it was mapped, and nothing else
-        // uses it.
+        // SAFETY: within the mapping, by the line above; the file was that long when it was mapped,
+        // and nothing else uses it.
         unsafe { std::ptr::copy_nonoverlapping(content.as_ptr(), self.start.cast::<u8>().add(at), content.len()) };
     }
 

@@ -146,7 +146,9 @@ impl Generator {
     }
 
     fn document(&mut self, sight: &Sight) -> Op {
-        let (style, parents, note) = (self.style(), self.random.chance(90), self.tag());
+        let style = self.style();
+        let parents = self.random.chance(90);
+        let note = self.tag();
         let existing = self.random.pick_any(&sight.arrays).cloned();
         if let (true, Some((path, array))) = (self.random.chance(40), existing) {
             // An existing array gets a new shape; sometimes everything about it is new.
@@ -262,7 +264,8 @@ impl Generator {
             18 => Op::Holes { slot },
             19 => Op::Fstat { slot },
             20..22 => {
-                let (to, to_at) = (one(&mut self.random), self.random.below(6000) as u64);
+                let to = one(&mut self.random);
+                let to_at = self.random.below(6000) as u64;
                 let at = self.random.below(500) as u64;
                 Op::CopyRange { from: slot, to, at, to_at, len: len as u64 }
             }
@@ -305,7 +308,8 @@ impl Generator {
             80..87 => Op::Stat { path: self.file(sight) },
             87..92 => Op::List { path: self.directory(sight) },
             92..96 => {
-                let (path, len) = (self.note(sight), self.length());
+                let path = self.note(sight);
+                let len = self.length();
                 Op::WriteFile { path, len, seed: self.tag(), style: self.style(), parents: false }
             }
             _ => Op::Stat { path: self.somewhere(sight) },

@@ -1,4 +1,5 @@
-//! A writable mount of a local repository under test, with the reference implementation as the oracle.
+//! A writable mount of a local repository under test, with the reference implementation as the
+//! oracle.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,7 +16,8 @@ use crate::common::lab::{ancestry, keys_at, main_branch, session_on};
 use crate::common::writing::{echo, touch};
 use crate::common::{Mount, place, read_files, run, run_on, signal, wait_for, wait_for_end};
 
-/// After this long without an answer the daemon is killed, so that the operation fails instead of hanging.
+/// After this long without an answer the daemon is killed, so that the operation fails instead of
+/// hanging.
 const HANGS: Duration = Duration::from_secs(45);
 
 pub struct Mounted {

@@ -18,8 +18,9 @@ pub enum Style {
     Link,
 }
 
-/// One operation. Paths are relative to the root. The file in a slot is decided at run time: an operation on an empty
-/// slot does nothing, so that a listing stays meaningful without some of its operations.
+/// One operation. Paths are relative to the root. The file in a slot is decided at run time: an
+/// operation on an empty slot does nothing, so that a listing stays meaningful without some of its
+/// operations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Op {
@@ -183,8 +184,8 @@ pub enum Op {
     Check,
 }
 
-/// First second of the times that operations set (2001-09-09). No other file is that old, so a file of the model with
-/// such a time has not been changed since.
+/// First second of the times that operations set (2001-09-09). No other file is that old, so a file
+/// of the model with such a time has not been changed since.
 pub const MARKED: i64 = 1_000_000_000;
 /// Number of seconds that they span.
 pub const MARKED_SPAN: u32 = 1 << 24;

@@ -1,4 +1,5 @@
-//! Shrinks a failure to a listing as short as possible: delta debugging by replaying from an empty state.
+//! Shrinks a failure to a listing as short as possible: delta debugging by replaying from an empty
+//! state.
 
 use std::time::{Duration, Instant};
 

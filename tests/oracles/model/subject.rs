@@ -14,8 +14,8 @@ pub const OTHERS: &str = "others";
 pub trait Subject {
     /// Returns the root for programs.
     fn root(&self) -> PathBuf;
-    /// Commits; returns an errno when it is refused. `open`: files are open for writing, for a subject that cannot
-    /// know.
+    /// Commits; returns an errno when it is refused. `open`: files are open for writing, for a
+    /// subject that cannot know.
     fn commit(&mut self, how: &str, open: bool) -> Result<(), i32>;
     /// Returns the subject's reason for refusing a commit.
     fn reason(&self) -> String {
@@ -28,7 +28,8 @@ pub trait Subject {
     fn kill(&mut self);
     /// Commits by another writer; returns the keys that it set.
     fn others(&mut self, seed: u64) -> Keys;
-    /// Returns the branch's newest commit, as a fresh mount and the reference show it, and the length of the history.
+    /// Returns the branch's newest commit, as a fresh mount and the reference show it, and the
+    /// length of the history.
     fn committed(&self) -> Committed;
     /// Reports life before an operation that a defective mount may never answer.
     fn alive(&self) {}

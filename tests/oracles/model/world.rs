@@ -249,7 +249,8 @@ impl<S: Subject> World<S> {
         Ok(())
     }
 
-    /// Applies the effects of a commit on files: links among keys and time stamps end, the mode is the mount's.
+    /// Applies the effects of a commit on files: links among keys and time stamps end, the mode is
+    /// the mount's.
     fn settle(&mut self, view: &View, keep_links: bool) -> Checked {
         let ours = tree::scan(&self.ours.root).or_else(|text| fail("tree", text))?;
         for (name, entry) in tree::scan(&self.model.root).unwrap() {
@@ -290,8 +291,8 @@ impl<S: Subject> World<S> {
         self.base.extend(keys);
     }
 
-    /// If the contract does not define whether the mount moves to the newest commit, it must do so for all of it or
-    /// nothing.
+    /// If the contract does not define whether the mount moves to the newest commit, it must do so
+    /// for all of it or nothing.
     fn adopt_pending_if_shown(&mut self) {
         let shown = self
             .pending
@@ -311,8 +312,9 @@ impl<S: Subject> World<S> {
         };
         if let Err(errno) = done {
             let Some(path) = path else { return fail("discard", format!("refused with {}", name_of(errno))) };
-            // Entries above the path that are in the way of old files are not removed by discarding below it, and changes elsewhere that
-            // would be lost with a moved directory are not either.
+            // Entries above the path that are in the way of old files are not removed by discarding
+            // below it, and changes elsewhere that would be lost with a moved directory are not
+            // either.
             let is_of_a_move = self.moved && errno == libc::ESTALE;
             return if is_of_a_move || self.base.keys().any(|name| name.starts_with(path)) || self.never_was(path) {
                 self.check()
@@ -341,8 +343,9 @@ impl<S: Subject> World<S> {
         if let Some(name) = self.base.keys().find(|name| mine(name) && !shown.contains_key(*name)) {
             return fail("discard", format!("{name} did not come back"));
         }
-        // The model takes over the state that was just checked; the rest of the tree must be as before, except that
-        // moved entries return to their old places, from and to places that are not below the path.
+        // The model takes over the state that was just checked; the rest of the tree must be as
+        // before, except that moved entries return to their old places, from and to places that are
+        // not below the path.
         let redone = |name: &str| mine(name) || self.moved;
         for name in before.keys().rev().filter(|name| redone(name)) {
             let place = self.model.root.join(name);
@@ -400,8 +403,8 @@ impl<S: Subject> World<S> {
         (!view.faults.is_empty() || !view.unclear.is_empty()) && self.subject.reason().contains("resolve what cannot")
     }
 
-    /// Returns true if the other writer made nodes in the root group, which is deleted or no group here: that is a
-    /// conflict.
+    /// Returns true if the other writer made nodes in the root group, which is deleted or no group
+    /// here: that is a conflict.
     fn removed_root_group(&self) -> bool {
         let ours = std::fs::read(self.model.root.join("zarr.json")).ok();
         let base = self.base.get("zarr.json").map(|key| &key.bytes);

@@ -1,4 +1,5 @@
-//! The Zarr view of a plain directory tree: the rules of the product, implemented a second time and independently.
+//! The Zarr view of a plain directory tree: the rules of the product, implemented a second time and
+//! independently.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +73,8 @@ pub struct View {
     pub arrays: BTreeMap<String, Array>,
     /// For these a commit is refused.
     pub faults: BTreeMap<String, &'static str>,
-    /// Names that the contract does not define: a commit may refuse or ignore them, but never store them.
+    /// Names that the contract does not define: a commit may refuse or ignore them, but never store
+    /// them.
     pub unclear: BTreeMap<String, &'static str>,
 }
 

@@ -52,7 +52,8 @@ pub async fn push(world: &mut World, at: usize) -> Result<(), String> {
         agreements: world.random.chance(50).then(|| agreements(&world.repos[at])),
         ..PushOptions::default()
     };
-    let (source, destination) = (world.repos[from].open().await, world.repos[at].open().await);
+    let source = world.repos[from].open().await;
+    let destination = world.repos[at].open().await;
     let pushed = push::push(source, destination, &options, &Default::default(), system_clock).await;
     let pushed = pushed.map_err(|error| format!("push: {error}"))?;
     let [found] = pushed.refs.as_slice() else { return Err(format!("{pushed:?}")) };

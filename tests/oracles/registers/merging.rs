@@ -49,9 +49,10 @@ pub async fn merge(world: &mut World, at: usize) -> Result<(), String> {
     let by_command = world.random.chance(2);
     let sides = format!("{} ({from}~{back}) into {branch} of {at}", short(source));
     world.say(format!("merge {sides}: {wanted:?}{}", if by_command { " by the command" } else { "" }));
-    let outcome = match by_command {
-        true => by_the_command(&world.repos[at], source, &branch, wanted),
-        false => in_process(&world.repos[at], source, &branch, wanted).await,
+    let outcome = if by_command {
+        by_the_command(&world.repos[at], source, &branch, wanted)
+    } else {
+        in_process(&world.repos[at], source, &branch, wanted).await
     };
     let source = world.states[&source].clone();
     world.judge(at, &branch, &source, &wanted, outcome).await

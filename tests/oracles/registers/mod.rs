@@ -1,8 +1,9 @@
 //! An oracle of everything that copies, merges and rewrites history.
 //!
-//! There is a register for each part of each node: its path, its document, each chunk. A commit is an event that sets registers, and a branch knows a set of
-//! events. A merge takes the side that knows the event that the other one shows; if neither does, that is a conflict. That needs no common
-//! ancestor, no id and no log, and so is independent of how these are found ([`model`]).
+//! There is a register for each part of each node: its path, its document, each chunk. A commit is
+//! an event that sets registers, and a branch knows a set of events. A merge takes the side that
+//! knows the event that the other one shows; if neither does, that is a conflict. That needs no
+//! common ancestor, no id and no log, and so is independent of how these are found ([`model`]).
 //!
 //! | part | steps |
 //! |---|---|
@@ -13,22 +14,30 @@
 //! | [`copies`] | push (a pull is one), clone: states move between three repositories |
 //! | [`upkeep`] | collection, expiration, migration, killed commands: nothing changes |
 //!
-//! **What is not strict.** The product may refuse more than the model: where both sides changed one node and one of them more than its chunks, and
-//! where nothing tells what both have in common, which is counted and bounded. A state that one side has taken back is no change for a comparison of
-//! values: then the other side's work may be taken, as git does, or be a conflict. What it takes otherwise must be what the model says.
+//! **What is not strict.** The product may refuse more than the model: where both sides changed one
+//! node and one of them more than its chunks, and where nothing tells what both have in common,
+//! which is counted and bounded. A state that one side has taken back is no change for a comparison
+//! of values: then the other side's work may be taken, as git does, or be a conflict. What it takes
+//! otherwise must be what the model says.
 //!
-//! A refusal that none of these explains is counted, and one in 500 merges at most may be one: it loses nothing, and the commonest is known (an amend
-//! by the reference implementation of a commit that a restore then takes back: `ICECHUNKFS_SEED=5440`). With `ICECHUNKFS_REGISTER_ONLY` it is a failure.
+//! A refusal that none of these explains is counted, and one in 500 merges at most may be one: it
+//! loses nothing, and the commonest is known (an amend by the reference implementation of a commit
+//! that a restore then takes back: `ICECHUNKFS_SEED=5440`). With `ICECHUNKFS_REGISTER_ONLY` it is a
+//! failure.
 //!
-//! A merge that deletes a node and moves another one to its path makes a new node of that one, as a transaction log cannot say both. To the model it stays
-//! the node that it was: its id is translated wherever a snapshot is read (`ICECHUNKFS_SEED=7115`).
+//! A merge that deletes a node and moves another one to its path makes a new node of that one, as a
+//! transaction log cannot say both. To the model it stays the node that it was: its id is
+//! translated wherever a snapshot is read (`ICECHUNKFS_SEED=7115`).
 //!
-//! Not covered: groups are not moved, only arrays are; no array is resized; nothing is moved in version 1, whose moves give new ids; tags; mounts; collections
-//! and expirations by the reference implementation. Paths are restored from commits in which nobody has moved nodes into or out of them, others as
-//! a whole. Every third world begins in version 1. In a store (`scripts/with-server moto`) all are of version 2.
+//! Not covered: groups are not moved, only arrays are; no array is resized; nothing is moved in
+//! version 1, whose moves give new ids; tags; mounts; collections and expirations by the reference
+//! implementation. Paths are restored from commits in which nobody has moved nodes into or out of
+//! them, others as a whole. Every third world begins in version 1. In a store
+//! (`scripts/with-server moto`) all are of version 2.
 //!
-//! `ICECHUNKFS_REGISTER_STEPS` sets the number of steps, `ICECHUNKFS_SEED` the first seed. A failure names the seed and the steps that are
-//! needed for it, which `ICECHUNKFS_REGISTER_ONLY` (`0,4,7`) repeats.
+//! `ICECHUNKFS_REGISTER_STEPS` sets the number of steps, `ICECHUNKFS_SEED` the first seed. A
+//! failure names the seed and the steps that are needed for it, which `ICECHUNKFS_REGISTER_ONLY`
+//! (`0,4,7`) repeats.
 
 mod copies;
 mod merging;
@@ -190,7 +199,8 @@ fn each_branch_shows_what_the_newest_event_that_it_knows_has_set() {
         Ok(list) => list.split(',').filter_map(|number| number.trim().parse().ok()).collect(),
         Err(_) => (0..STEPS).collect(),
     };
-    let (next, totals) = (AtomicU64::new(first), Mutex::new(Counts::default()));
+    let next = AtomicU64::new(first);
+    let totals = Mutex::new(Counts::default());
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {

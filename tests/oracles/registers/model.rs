@@ -63,8 +63,8 @@ impl Events {
         self.values.contains_key(&(node, Part::Path))
     }
 
-    /// Returns true if `state` has had the value that `other` shows: in a comparison of values, that is not a change. No state had a node before it was
-    /// created.
+    /// Returns true if `state` has had the value that `other` shows: in a comparison of values,
+    /// that is not a change. No state had a node before it was created.
     fn has_known(&self, state: &State, other: &State, key: Key) -> bool {
         let is_there = other.registers.get(&(key.0, Part::Path)).is_some_and(|path| path.value.is_some());
         if !is_there {
@@ -90,11 +90,13 @@ pub struct Merge {
     pub target_wins: State,
     /// Registers in conflict.
     pub conflicts: Vec<Key>,
-    /// Those of them of which one side shows a value that the other one has had: a comparison of values does not see a change there.
+    /// Those of them of which one side shows a value that the other one has had: a comparison of
+    /// values does not see a change there.
     pub undone: BTreeMap<Key, Vec<Register>>,
     /// True if the result would not be a tree, or has work on a node that it lacks.
     pub is_broken: bool,
-    /// True if both sides changed one node, and at least one of them more than chunks: that may be refused.
+    /// True if both sides changed one node, and at least one of them more than chunks: that may be
+    /// refused.
     pub is_coarse: bool,
     /// True if the target knows all that the source knows.
     pub is_nothing: bool,
@@ -136,8 +138,10 @@ impl State {
 
     /// Returns what the merge of `source` into this state must come to.
     pub fn merge(&self, source: &State, events: &mut Events) -> Merge {
-        let (mut source_wins, mut target_wins) = (self.clone(), self.clone());
-        let (mut conflicts, mut undone) = (Vec::new(), BTreeMap::new());
+        let mut source_wins = self.clone();
+        let mut target_wins = self.clone();
+        let mut conflicts = Vec::new();
+        let mut undone = BTreeMap::new();
         let resolution = events.begin();
         for (key, theirs) in &source.registers {
             let outcome = match self.registers.get(key) {
@@ -202,12 +206,14 @@ impl State {
     }
 
     fn is_coarse(&self, other: &State) -> bool {
-        let (own, theirs) = (self.touched(other), other.touched(self));
+        let own = self.touched(other);
+        let theirs = other.touched(self);
         let is_more = |parts: &BTreeSet<Part>| parts.iter().any(|part| !matches!(part, Part::Chunk(_)));
         own.iter().any(|(node, parts)| theirs.get(node).is_some_and(|others| is_more(parts) || is_more(others)))
     }
 
-    /// Returns true if each node has a path of its own in a group, and nothing is left of nodes without one.
+    /// Returns true if each node has a path of its own in a group, and nothing is left of nodes
+    /// without one.
     pub fn is_tree(&self) -> bool {
         let content = self.content();
         let all = paths(&content);

@@ -63,7 +63,8 @@ impl Repo {
         Repo { place, storage, reader, engine, tips: BTreeMap::new(), is_v1: false, directory, scratch, next: 0 }
     }
 
-    /// Creates a repository; the reference implementation makes those of version 1, only in directories.
+    /// Creates a repository; the reference implementation makes those of version 1, only in
+    /// directories.
     pub async fn new(is_v1: bool) -> Repo {
         let mut repo = Repo::empty().await;
         if is_v1 && place::is_local() {
@@ -150,7 +151,8 @@ impl Repo {
 
     /// Returns the changes that lead from one content to another.
     pub fn changes(&mut self, from: &Content, to: &Content) -> ChangeSet {
-        let (before, after) = (paths(from), paths(to));
+        let before = paths(from);
+        let after = paths(to);
         let is_array = |content: &Content, id: NodeId| !is_group(&content[&(id, Part::Document)]);
         let mut out = ChangeSet::default();
         for (path, id) in &before {
@@ -159,7 +161,8 @@ impl Repo {
             }
         }
         for (path, id) in &after {
-            let (id, document) = (*id, &to[&(*id, Part::Document)]);
+            let document = &to[&(*id, Part::Document)];
+            let id = *id;
             let is_array = is_array(to, id);
             let written = WrittenNode { id, path: path.clone(), zarr_json: Bytes::from(document.clone()), is_array };
             match from.get(&(id, Part::Path)) {
@@ -191,11 +194,13 @@ impl Repo {
         out
     }
 
-    /// Lets the reference implementation make a commit, or replace the newest one. Returns false if that moved nodes, which it does not replace.
+    /// Lets the reference implementation make a commit, or replace the newest one. Returns false if
+    /// that moved nodes, which it does not replace.
     pub async fn commit_by_the_reference(&self, branch: &str, from: &Content, to: &Content, amend: bool) -> bool {
         let repository = place::reference(&self.place).await;
         let (session, store) = lab::session_on(&repository, branch).await;
-        let (from, to) = (by_path(from), by_path(to));
+        let from = by_path(from);
+        let to = by_path(to);
         let is_document = |key: &&String| key.ends_with("zarr.json");
         let gone: Vec<&String> = from.keys().rev().filter(|key| !to.contains_key(*key)).collect();
         let (documents, chunks): (Vec<&String>, Vec<&String>) = gone.into_iter().partition(is_document);

@@ -16,7 +16,8 @@ pub async fn restore(world: &mut World, at: usize) -> Result<(), String> {
     let from = world.pick_branch(at);
     let history = world.known_history(at, &from).await;
     let source = history[world.random.below(history.len().min(6))];
-    let (now, then) = (world.tip_state(at, &branch).clone(), world.states[&source].clone());
+    let now = world.tip_state(at, &branch).clone();
+    let then = world.states[&source].clone();
     let mut path = world.random.pick(&all_paths(&now, &then)).clone();
     if !is_simple(&now, &then, &path) {
         path = "/".to_owned();
@@ -61,7 +62,8 @@ fn is_below(path: &str, above: &str) -> bool {
 
 /// Returns true if the path means the same node in both, which nobody has moved into or out of it.
 fn is_simple(now: &State, then: &State, path: &str) -> bool {
-    let (before, after) = (then.paths(), now.paths());
+    let before = then.paths();
+    let after = now.paths();
     let ids = |all: &std::collections::BTreeMap<String, NodeId>, inside: bool| -> BTreeSet<NodeId> {
         all.iter().filter(|(at, _)| is_below(at, path) == inside).map(|(_, id)| *id).collect()
     };
@@ -72,18 +74,22 @@ fn is_simple(now: &State, then: &State, path: &str) -> bool {
 
 /// Returns the content after a restore; the ids of nodes are those of the source below the path.
 fn expected(now: &State, then: &State, path: &str) -> Content {
-    let (now, then) = (now.content(), then.content());
+    let now = now.content();
+    let then = then.content();
     let inside = |content: &Content| -> BTreeSet<NodeId> {
         paths(content).into_iter().filter(|(at, _)| is_below(at, path)).map(|(_, id)| id).collect()
     };
-    let (gone, back) = (inside(&now), inside(&then));
+    let gone = inside(&now);
+    let back = inside(&then);
     let kept = now.into_iter().filter(|((id, _), _)| !gone.contains(id));
     kept.chain(then.into_iter().filter(|((id, _), _)| back.contains(id))).collect()
 }
 
-/// Checks that each node that both states have, or that is not there any more, is the node that it was.
+/// Checks that each node that both states have, or that is not there any more, is the node that it
+/// was.
 fn check_identity(now: &State, then: &State, found: &Content, path: &str) -> Result<(), String> {
-    let (before, after) = (now.paths(), paths(found));
+    let before = now.paths();
+    let after = paths(found);
     for (at, id) in then.paths().into_iter().filter(|(at, _)| is_below(at, path)) {
         let is_taken =
             before.get(&at).is_some_and(|other| *other != id && !then.content().contains_key(&(*other, Part::Path)));

@@ -59,7 +59,8 @@ pub async fn rewrite(world: &mut World, at: usize) -> Result<(), String> {
     let history = world.known_history(at, &branch).await;
     let amend = world.random.chance(60) && !world.repos[at].is_v1 && history.len() > 2;
     let repo = &world.repos[at];
-    let (repository, tip) = (repo.open().await, repo.tips[&branch]);
+    let repository = repo.open().await;
+    let tip = repo.tips[&branch];
     let base = repo.snapshot(tip).await;
     let mut changes = ChangeSet::default();
     if world.random.chance(50) {

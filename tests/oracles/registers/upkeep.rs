@@ -1,4 +1,5 @@
-//! Collections, expirations and migrations, which change nothing of what branches show, and commands that are killed.
+//! Collections, expirations and migrations, which change nothing of what branches show, and
+//! commands that are killed.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;

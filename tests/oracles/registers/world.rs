@@ -1,4 +1,5 @@
-//! Three repositories with branches, the steps that change them, and what the model says of each step.
+//! Three repositories with branches, the steps that change them, and what the model says of each
+//! step.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -74,7 +75,8 @@ pub struct World {
     /// State of each commit; copies have the same id.
     pub states: HashMap<ObjectId, State>,
     pub events: Events,
-    /// Ids that merges have given to nodes which they moved, with the ids that the model knows these nodes by.
+    /// Ids that merges have given to nodes which they moved, with the ids that the model knows
+    /// these nodes by.
     renamed: HashMap<NodeId, NodeId>,
     pub random: Random,
     pub counts: Counts,
@@ -124,7 +126,8 @@ impl World {
         Ok(world)
     }
 
-    /// Makes step `number`, whose choices depend on its own numbers: they stay when other steps are left out.
+    /// Makes step `number`, whose choices depend on its own numbers: they stay when other steps are
+    /// left out.
     pub async fn step(&mut self, kind: Kind, seed: u64) -> Result<(), String> {
         self.random = Random::new(seed);
         self.counts.steps += 1;
@@ -164,7 +167,8 @@ impl World {
         &self.states[&self.repos[at].tips[branch]]
     }
 
-    /// Returns the commits of a branch whose states are known, newest first, without the first one, which has nothing.
+    /// Returns the commits of a branch whose states are known, newest first, without the first one,
+    /// which has nothing.
     pub async fn known_history(&self, at: usize, branch: &str) -> Vec<ObjectId> {
         let history = self.repos[at].history(branch).await;
         let is_known = |id: &ObjectId| self.states.get(id).is_some_and(|state| !state.paths().is_empty());
@@ -183,7 +187,8 @@ impl World {
         Ok(content)
     }
 
-    /// Notes the nodes that a merge has moved to where it has deleted others, which makes them new nodes: a transaction log cannot say both.
+    /// Notes the nodes that a merge has moved to where it has deleted others, which makes them new
+    /// nodes: a transaction log cannot say both.
     async fn learn_new_ids(&mut self, at: usize, tip: ObjectId, before: &State, wanted: &State) -> Result<(), String> {
         let found = paths(&self.repos[at].read(tip).await?);
         let before = before.paths();
@@ -229,9 +234,10 @@ impl World {
     async fn check_tips(&self, at: usize) -> Result<(), String> {
         let repo = &self.repos[at];
         let branches = repo.branches().await;
-        match branches == repo.tips {
-            true => Ok(()),
-            false => Err(format!("the branches of {at} are {branches:?} instead of {:?}", repo.tips)),
+        if branches == repo.tips {
+            Ok(())
+        } else {
+            Err(format!("the branches of {at} are {branches:?} instead of {:?}", repo.tips))
         }
     }
 
@@ -371,7 +377,8 @@ impl World {
     pub fn changed(&mut self, at: usize, branch: &str, may_move: bool) -> (Content, Content) {
         let from = self.tip_state(at, branch).content();
         let mut to = from.clone();
-        // The engine deletes and creates a node that is moved to where the same commit has deleted one.
+        // The engine deletes and creates a node that is moved to where the same commit has deleted
+        // one.
         if may_move && !self.repos[at].is_v1 && self.random.chance(9) {
             self.move_one(&mut to);
         } else {
@@ -397,7 +404,8 @@ impl World {
         self.changed_by_the_reference(at, &branch, to).await
     }
 
-    /// Notes that the reference implementation has made a commit of `wanted`, in which it has chosen the ids of new nodes.
+    /// Notes that the reference implementation has made a commit of `wanted`, in which it has
+    /// chosen the ids of new nodes.
     pub async fn changed_by_the_reference(&mut self, at: usize, branch: &str, wanted: Content) -> Result<(), String> {
         let tip = self.repos[at].branches().await[branch];
         let found = self.read(at, tip).await?;
@@ -428,7 +436,8 @@ impl World {
         self.moved(at, branch, state).await
     }
 
-    /// Returns true if repository `at` lacks a commit that one of these states was made from, so that it cannot know everything of them.
+    /// Returns true if repository `at` lacks a commit that one of these states was made from, so
+    /// that it cannot know everything of them.
     async fn is_lossy(&self, at: usize, states: [&State; 2]) -> bool {
         for (id, state) in &self.states {
             let is_part = states.iter().any(|one| one.knows_all_of(state));
@@ -469,10 +478,7 @@ impl World {
             }
             MergeOutcome::Doubt(why) => {
                 self.say(format!("  in doubt: {why}"));
-                match self.is_expired {
-                    true => self.counts.doubtful_after_expiration += 1,
-                    false => self.counts.doubtful += 1,
-                }
+                if self.is_expired { self.counts.doubtful_after_expiration += 1 } else { self.counts.doubtful += 1 }
             }
             MergeOutcome::Failed(why) => return Err(format!("the merge failed: {why}")),
             MergeOutcome::Made => {

@@ -8,8 +8,8 @@ use crate::common::made::{reference, repository};
 use crate::common::moto::plain;
 use crate::common::{Output, run};
 
-/// `verify --chunks` checks objects with virtual chunks where it may, once for each, and names the problem and the
-/// object.
+/// `verify --chunks` checks objects with virtual chunks where it may, once for each, and names the
+/// problem and the object.
 #[test]
 fn verify_checks_virtual_objects_where_allowed() {
     let web = Web::new("");

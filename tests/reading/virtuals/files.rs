@@ -78,8 +78,8 @@ fn links_and_mounts_are_followed_only_to_allowed_directories() {
     assert_eq!(shown(5, &["database/x"]), "23456789 in ", "one file");
 }
 
-/// Paths are relative to the working directory of the command, also for the daemon, which changes its own. A link does
-/// not lead into a directory that is only the target of a map.
+/// Paths are relative to the working directory of the command, also for the daemon, which changes
+/// its own. A link does not lead into a directory that is only the target of a map.
 #[test]
 fn relative_paths_and_maps_are_resolved_where_the_command_runs() {
     let place = Place::new();
@@ -106,7 +106,10 @@ fn relative_paths_and_maps_are_resolved_where_the_command_runs() {
     ];
     run(plain(&words).current_dir(place.directory.path())).success();
     let read = |n: usize| std::fs::read(place.path(&format!("mnt/v/c/{n}"))).map_err(|error| error.raw_os_error());
-    let (inside, mapped, link, other) = (read(0), read(1), read(2), read(3));
+    let inside = read(0);
+    let mapped = read(1);
+    let link = read(2);
+    let other = read(3);
     run(&mut plain(&["unmount", place.path("mnt").to_str().unwrap()])).success();
     assert_eq!((inside, mapped), (Ok(b"01234".to_vec()), Ok(b"01234".to_vec())));
     assert_eq!((link, other), (Err(Some(libc::EACCES)), Err(Some(libc::EACCES))));

@@ -1,4 +1,5 @@
-//! The repositories of both versions that have all kinds of references, compared with the reference implementation.
+//! The repositories of both versions that have all kinds of references, compared with the reference
+//! implementation.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,9 +28,11 @@ fn served(server: &Server, sources: &Path) {
     }
 }
 
-/// Checks every key of every snapshot: its bytes, or the right error. Returns the number of keys and errors.
+/// Checks every key of every snapshot: its bytes, or the right error. Returns the number of keys
+/// and errors.
 fn check(fixture: &Fixture, mount: impl Fn(&str) -> Mount) -> (usize, usize) {
-    let (mut keys, mut failures) = (0, 0);
+    let mut keys = 0;
+    let mut failures = 0;
     for (id, snapshot) in fixture.expected["snapshots"].as_object().unwrap() {
         let mount = mount(id);
         let errors = snapshot.get("errors").and_then(Value::as_object).cloned().unwrap_or_default();
@@ -64,7 +67,8 @@ fn every_virtual_chunk_that_the_reference_reads_is_read() {
     let Some((set, sources)) = sources() else { return };
     for name in ["v2-virtual", "v1-virtual"] {
         let fixture = set.get(name);
-        let (files, bucket) = (format!("{FILES}={}", sources.display()), format!("{BUCKET}={}", sources.display()));
+        let files = format!("{FILES}={}", sources.display());
+        let bucket = format!("{BUCKET}={}", sources.display());
         let counts = check(&fixture, |id| {
             Mount::new(&fixture.repository, &["--snapshot", id, "--virtual-map", &files, "--virtual-map", &bucket])
         });

@@ -129,7 +129,8 @@ fn headers_are_sent_only_below_their_prefix() {
     let place = made(&[reference(web.url("forbidden"), 0, 10), reference(web.url("sent-away"), 0, 10)]);
     let prefix = web.url("");
     let header = format!("{prefix},header=Authorization: Bearer let-me-in");
-    let (repository, elsewhere) = (place.repository.to_str().unwrap(), other.url(""));
+    let repository = place.repository.to_str().unwrap();
+    let elsewhere = other.url("");
     for key in ["v/c/0", "v/c/1"] {
         let mut command = plain(&["cat", repository, key, "--allow-virtual", &prefix, "--allow-virtual", &elsewhere]);
         assert_eq!(run(command.env("ICECHUNKFS_VIRTUAL_OPTION", &header)).success(), content(0, 10));

@@ -54,7 +54,9 @@ impl Web {
     /// Starts a server which redirects `/sent-away` to `elsewhere`.
     pub fn new(elsewhere: &str) -> Web {
         let requests = Arc::<Mutex<Vec<Request>>>::default();
-        let (seen, elsewhere, failures) = (Arc::clone(&requests), elsewhere.to_owned(), AtomicUsize::new(0));
+        let seen = Arc::clone(&requests);
+        let elsewhere = elsewhere.to_owned();
+        let failures = AtomicUsize::new(0);
         let listener = Listener::start("127.0.0.1:0", move |connection| {
             drop(answer(connection, &seen, &elsewhere, &failures));
         });
@@ -96,7 +98,9 @@ fn answer(
         connection.write_all(body)
     };
     if path == "shard" {
-        let (begin, end, size) = (begin as usize, (last as usize + 1).min(shard().len()), shard().len());
+        let begin = begin as usize;
+        let end = (last as usize + 1).min(shard().len());
+        let size = shard().len();
         let head = format!("Content-Range: bytes {begin}-{}/{size}\r\n", end - 1);
         return say("206 Partial Content", &head, &shard()[begin..end]);
     }

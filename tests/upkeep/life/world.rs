@@ -1,4 +1,5 @@
-//! One repository in which two implementations alternate, and the state that both must see after each step.
+//! One repository in which two implementations alternate, and the state that both must see after
+//! each step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -155,7 +156,8 @@ impl World {
     async fn commit(&mut self, actor: Actor, refs: &Refs, amend: bool, say: impl Fn(String)) -> bool {
         let branch = self.any_branch(refs);
         let tip = refs.branches[&branch];
-        // The first commit cannot be amended, nor can the reference amend one that has moved something.
+        // The first commit cannot be amended, nor can the reference amend one that has moved
+        // something.
         let history = self.repository().await.history(tip, 2).await.unwrap();
         if amend && (history.len() < 2 || history[0].message() == "moved") {
             return false;
@@ -190,7 +192,8 @@ impl World {
                 }
                 1 | 2 => {
                     let path = *self.random.pick(&paths);
-                    // The reference cannot create an array of another rank in the commit that deletes it.
+                    // The reference cannot create an array of another rank in the commit that
+                    // deletes it.
                     if model.at(path).is_none() && before.at(path).is_none() {
                         let grid: Vec<u32> = (0..=self.random.below(2)).map(|_| 4).collect();
                         model.array(path, &grid);
@@ -281,9 +284,11 @@ impl World {
 
     async fn commit_theirs(&mut self, branch: &str, before: &Model, after: &Model, amend: bool) -> ObjectId {
         let (session, store) = session_on(&reopen(self.place.path()).await, branch).await;
-        let (old, new) = (before.keys(), after.keys());
+        let old = before.keys();
+        let new = after.keys();
         let gone: Vec<&String> = old.keys().filter(|key| !new.contains_key(*key)).collect();
-        // Documents first: deleting a node deletes its chunks, and without a node nothing can be set.
+        // Documents first: deleting a node deletes its chunks, and without a node nothing can be
+        // set.
         for is_document in [true, false] {
             for key in gone.iter().filter(|key| key.ends_with("zarr.json") == is_document) {
                 store.delete(key).await.unwrap();
@@ -331,7 +336,8 @@ impl World {
         true
     }
 
-    /// Returns commits in the histories of refs; in version 2 sometimes others too, which are only listed.
+    /// Returns commits in the histories of refs; in version 2 sometimes others too, which are only
+    /// listed.
     async fn reachable(&mut self, refs: &Refs) -> Vec<ObjectId> {
         let repository = self.repository().await;
         let mut all = BTreeSet::new();
@@ -370,7 +376,8 @@ impl World {
     async fn reset(&mut self, actor: Actor, refs: &Refs, say: impl Fn(String)) -> bool {
         let branch = self.any_branch(refs);
         let targets = self.reachable(refs).await;
-        let (from, to) = (refs.branches[&branch], *self.random.pick(&targets));
+        let from = refs.branches[&branch];
+        let to = *self.random.pick(&targets);
         if from == to {
             return false;
         }
@@ -389,7 +396,8 @@ impl World {
         let branch = self.any_branch(refs);
         let tip = refs.branches[&branch];
         let before = self.models[&tip].clone();
-        let (from, to) = (self.random.pick(&["/a", "/b"]), self.random.pick(&["/moved", "/a", "/b-b"]));
+        let from = self.random.pick(&["/a", "/b"]);
+        let to = self.random.pick(&["/moved", "/a", "/b-b"]);
         if before.at("/").is_none() || before.at(from).is_none() || before.at(to).is_some() {
             return false;
         }
@@ -421,7 +429,8 @@ impl World {
     async fn expire(&mut self, actor: Actor, say: impl Fn(String)) -> bool {
         let times: Vec<u64> = self.times.values().copied().collect();
         let older_than = if self.random.below(3) == 0 { system_clock() } else { *self.random.pick(&times) };
-        let (tags, branches) = (self.random.below(3) == 0, self.random.below(3) == 0);
+        let tags = self.random.below(3) == 0;
+        let branches = self.random.below(3) == 0;
         say(format!("expire before {} (tags {tags}, branches {branches})", format_time(older_than)));
         match actor {
             Actor::Ours => {
@@ -468,9 +477,11 @@ impl World {
         true
     }
 
-    /// Checks that both see the same refs and histories, and that some or all refs show their committed content.
+    /// Checks that both see the same refs and histories, and that some or all refs show their
+    /// committed content.
     pub async fn compare(&mut self, thoroughly: bool) {
-        let (repository, reference) = (self.repository().await, reopen(self.place.path()).await);
+        let repository = self.repository().await;
+        let reference = reopen(self.place.path()).await;
         let refs = repository.refs().await.unwrap();
         assert_eq!(refs.branches.keys().cloned().collect::<BTreeSet<_>>(), reference.list_branches().await.unwrap());
         assert_eq!(refs.tags.keys().cloned().collect::<BTreeSet<_>>(), reference.list_tags().await.unwrap());

@@ -40,7 +40,8 @@ async fn manifests_are_rewritten_as_by_the_reference() {
     for seed in 1..12 {
         for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
             let mut random = Random::new(seed * 77 + 1);
-            let (old_rules, new_rules) = (splitting(&mut random), splitting(&mut random));
+            let old_rules = splitting(&mut random);
+            let new_rules = splitting(&mut random);
             let places = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
             let mut model = Model::default();
             (0..20).for_each(|_| scramble(&mut model, &mut random, false));
@@ -60,7 +61,8 @@ async fn manifests_are_rewritten_as_by_the_reference() {
             let output = command("rewrite-manifests", places[0].path(), ["--json"]).json();
             let theirs = &repositories[1];
             rewrite_manifests(theirs, "main", "theirs", None, None, CommitMethod::NewCommit).await.unwrap();
-            let (ours, theirs) = (places[0].path(), places[1].path());
+            let ours = places[0].path();
+            let theirs = places[1].path();
             assert_eq!(extents(ours).await, extents(theirs).await, "seed {seed}: {old_rules:?} {new_rules:?}");
             assert_eq!(reference_keys(ours).await, model.keys());
             let metadata = |place: &Path| command("log", place, ["--json"]).json()[0]["metadata"].clone();
@@ -107,8 +109,8 @@ fn objects(place: &Path) -> usize {
     std::fs::read_dir(place.join("chunks")).unwrap().count()
 }
 
-/// Chunks that have an object each, or little of one, become few objects with the same bytes; a repetition does
-/// nothing.
+/// Chunks that have an object each, or little of one, become few objects with the same bytes; a
+/// repetition does nothing.
 #[tokio::test]
 async fn repack_combines_small_chunks() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {

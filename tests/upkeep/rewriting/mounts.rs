@@ -18,11 +18,13 @@ fn others_commit_and_expire(runtime: &tokio::runtime::Runtime, place: &Path, fir
     assert_eq!(Reference::open(place).history().len(), 2);
 }
 
-/// The base of a mount has expired, and so have all later commits except the newest, which has their logs.
+/// The base of a mount has expired, and so have all later commits except the newest, which has
+/// their logs.
 #[test]
 fn uncommitted_work_continues_over_expired_history() {
     let mount = Writable::new(&[]);
-    let (root, place) = (mount.root(), mount.repository().to_owned());
+    let root = mount.root();
+    let place = mount.repository().to_owned();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     put(&root.join("x/zarr.json"), array(&[40], &[1])).unwrap();
     put(&root.join("x/c/0"), b"o").unwrap();
@@ -64,7 +66,8 @@ fn uncommitted_work_continues_over_expired_history() {
 #[test]
 fn replacing_the_base_of_a_mount_is_reported() {
     let mount = Writable::new(&[]);
-    let (root, place) = (mount.root(), mount.repository());
+    let root = mount.root();
+    let place = mount.repository();
     put(&root.join("x/zarr.json"), array(&[4], &[1])).unwrap();
     run_on(&root, &["commit"]).success();
     put(&root.join("x/c/0"), b"o").unwrap();

@@ -1,4 +1,5 @@
-//! A program that works until its file system fails, and records the files that it had closed by then.
+//! A program that works until its file system fails, and records the files that it had closed by
+//! then.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -17,8 +18,8 @@ pub(crate) fn is_key(name: &str) -> bool {
     last == "zarr.json" || (name.contains("/c/") && last.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The operation in progress at the failure: after it the files are as before, or as `after`, or in between where
-/// `between` names a file.
+/// The operation in progress at the failure: after it the files are as before, or as `after`, or in
+/// between where `between` names a file.
 struct InFlight {
     after: Files,
     /// A file written under its own name, which may have any content until it is closed.
@@ -138,7 +139,8 @@ impl Worker {
     }
 
     fn operation(&mut self) -> io::Result<()> {
-        let (name, other) = (self.name(), self.name());
+        let name = self.name();
+        let other = self.name();
         let exists = self.files.contains_key(&name);
         match self.random.below(10) {
             0..3 => self.write_in_place(&name),
@@ -202,7 +204,8 @@ impl Worker {
     }
 
     fn write_and_rename(&mut self, name: &str) -> io::Result<()> {
-        let (content, temporary) = (self.content(), format!("{name}.partial"));
+        let content = self.content();
+        let temporary = format!("{name}.partial");
         self.write(&temporary, content)?;
         self.rename(&temporary, name)
     }
@@ -242,7 +245,8 @@ impl Worker {
             return Err(format!("lost or changed: {lost:?}, too many: {more:?}, in flight: {between:?}"));
         }
         self.files = found.clone();
-        // An empty chunk is no chunk: the interrupted writer would write it again. Notes may become chunks later.
+        // An empty chunk is no chunk: the interrupted writer would write it again. Notes may become
+        // chunks later.
         for name in found.iter().filter(|(_, bytes)| bytes.is_empty()).map(|(name, _)| name) {
             std::fs::remove_file(self.root.join(name)).map_err(|error| format!("{name}: {error}"))?;
             self.files.remove(name);
@@ -263,8 +267,8 @@ fn make_parent(root: &std::path::Path, name: &str) -> io::Result<()> {
     std::fs::create_dir_all(root.join(name).parent().unwrap())
 }
 
-/// Returns true for errors of a mount whose daemon has died: aborted if the request was in progress, not connected
-/// otherwise.
+/// Returns true for errors of a mount whose daemon has died: aborted if the request was in
+/// progress, not connected otherwise.
 fn is_death(error: &io::Error) -> bool {
     // Through io_uring, a request that had not been taken is canceled.
     matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED))

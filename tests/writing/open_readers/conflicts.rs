@@ -1,4 +1,5 @@
-//! Files that are open while a commit gives way to those of others: the names lead to what the branch has.
+//! Files that are open while a commit gives way to those of others: the names lead to what the
+//! branch has.
 
 use std::fs::{self, File};
 
@@ -35,7 +36,8 @@ fn chunks_that_do_not_give_way_can_be_opened_beside_their_readers() {
                 reader.check(&what);
             }
             let opened = File::open(root.join(name));
-            // All passthrough handles of a file have one backing, and that of a chunk that has given way is the one from here.
+            // All passthrough handles of a file have one backing, and that of a chunk that has
+            // given way is the one from here.
             if has_given_way && io == "passthrough" {
                 assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::EBUSY), "{what}");
                 continue;

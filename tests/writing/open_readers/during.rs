@@ -22,7 +22,8 @@ fn version(number: usize) -> Vec<u8> {
 /// Checks that `bytes` are all of one version.
 fn assert_is_whole(bytes: &[u8], how: &str) {
     let number = bytes.first_chunk::<4>().map_or(0, |number| u32::from_le_bytes(*number) as usize);
-    let (is, expected) = (bytes.len(), version(number).len());
+    let is = bytes.len();
+    let expected = version(number).len();
     assert!(
         bytes == version(number),
         "{how}: {is} bytes of version {number}, which has {expected}, or parts of others"
@@ -55,11 +56,14 @@ fn a_file_that_is_opened_during_a_move_is_of_one_version() {
         (0..CHUNKS).for_each(|n| put(&root.join(format!("a/c/{n}")), version(n)).unwrap());
         mount.commit("made").unwrap();
         let reference = Reference::open(mount.repository());
-        let (stop, opens) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let stop = AtomicBool::new(false);
+        let opens = AtomicUsize::new(0);
         let mut moves = 0;
         std::thread::scope(|scope| {
             for reader in 0..3 {
-                let (stop, opens, root) = (&stop, &opens, &root);
+                let stop = &stop;
+                let opens = &opens;
+                let root = &root;
                 scope.spawn(move || {
                     let copy = File::from(rustix::fs::memfd_create("copy", MemfdFlags::CLOEXEC).unwrap());
                     // A reader that fails ends the test.
@@ -86,7 +90,8 @@ fn a_file_that_is_opened_during_a_move_is_of_one_version() {
         });
         let opens = opens.load(Ordering::Relaxed);
         assert!(moves > 20 && opens > 200, "{io}: {moves} moves, {opens} opens");
-        // The kernel asks again once. Programs would see it when two moves follow one another directly.
+        // The kernel asks again once. Programs would see it when two moves follow one another
+        // directly.
         assert!(!mount.log().contains("is gone"), "{io}: opens were refused");
     }
 }

@@ -1,4 +1,5 @@
-//! Names of files that are open while the mount moves: what programs do to them, by path, during the move and after it.
+//! Names of files that are open while the mount moves: what programs do to them, by path, during
+//! the move and after it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -47,7 +48,8 @@ fn by_number(file: &impl AsRawFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// Readers close files, and the kernel forgets them, while the mount moves: the next program writes to the name.
+/// Readers close files, and the kernel forgets them, while the mount moves: the next program writes
+/// to the name.
 #[test]
 fn what_is_written_after_a_reader_has_closed_during_a_move_is_kept() {
     const COUNT: usize = 40;
@@ -86,7 +88,8 @@ fn what_is_written_after_a_reader_has_closed_during_a_move_is_kept() {
     }
 }
 
-/// Programs that wait for the move to end, having looked up the name before: the kernel has the old file by it.
+/// Programs that wait for the move to end, having looked up the name before: the kernel has the old
+/// file by it.
 #[test]
 fn what_waits_for_a_move_is_done_to_the_new_files() {
     watchdog();
@@ -134,7 +137,8 @@ fn what_waits_for_a_move_is_done_to_the_new_files() {
     }
 }
 
-/// Opened again by number: the old version, as long as a program has it open, and then the new one, whatever else keeps the kernel's inode.
+/// Opened again by number: the old version, as long as a program has it open, and then the new one,
+/// whatever else keeps the kernel's inode.
 #[test]
 fn an_old_version_is_opened_by_its_number_until_it_is_closed() {
     watchdog();
@@ -313,7 +317,8 @@ fn a_chunk_beside_a_group_is_committed_while_it_is_open() {
     }
 }
 
-/// A listing with attributes must not tell the kernel a length that it does not know: it would cut what programs have mapped.
+/// A listing with attributes must not tell the kernel a length that it does not know: it would cut
+/// what programs have mapped.
 #[test]
 fn a_listing_leaves_the_length_of_an_open_new_version() {
     watchdog();

@@ -1,4 +1,5 @@
-//! Random operations of a writable mount, of programs that read in it, and of others' commits, beside a model of plain maps.
+//! Random operations of a writable mount, of programs that read in it, and of others' commits,
+//! beside a model of plain maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -37,7 +38,8 @@ struct World {
     /// Content of the mount.
     view: Files,
     ids: BTreeMap<String, FileId>,
-    /// Files that a commit after a rename, or a discard, may make others of without a change of their bytes.
+    /// Files that a commit after a rename, or a discard, may make others of without a change of
+    /// their bytes.
     unsure: BTreeSet<FileId>,
     next: FileId,
     readers: Vec<Open>,
@@ -62,7 +64,9 @@ impl World {
         let view = read_files(&root);
         let ids: BTreeMap<String, FileId> = view.keys().cloned().zip(0..).collect();
         let reference = Reference::open(mount.repository());
-        let (base, tip, next) = (view.clone(), view.clone(), ids.len());
+        let base = view.clone();
+        let tip = view.clone();
+        let next = ids.len();
         let (theirs, unsure, readers, log) = Default::default();
         let random = Random::new(seed);
         World { mount, reference, random, io, base, tip, theirs, view, ids, unsure, next, readers, log }
@@ -98,7 +102,8 @@ impl World {
         self.view = to;
     }
 
-    /// Returns the merge that `done`, a refresh or a commit, has made; none if it was refused because of a conflict.
+    /// Returns the merge that `done`, a refresh or a commit, has made; none if it was refused
+    /// because of a conflict.
     fn merge_of(&self, done: std::io::Result<()>) -> Option<Files> {
         let log = || format!("{}\n{}\n{}", self.io, self.mount.log(), self.log.join("\n"));
         // A chunk conflicts with a change of its array, too.
@@ -120,7 +125,8 @@ impl World {
 
     /// Returns the merge of the changes here and those of others; none if they conflict.
     fn merged(&self) -> Option<Files> {
-        let (ours, theirs) = (self.local(), changed(&self.base, &self.tip));
+        let ours = self.local();
+        let theirs = changed(&self.base, &self.tip);
         let is_conflict =
             |name: &&String| ours.contains(*name) && (self.view.contains_key(*name) || self.tip.contains_key(*name));
         if theirs.iter().any(|name| is_conflict(&name)) {
@@ -153,7 +159,8 @@ impl World {
                     to.insert(name.to_owned(), text.into_bytes());
                 }
                 _ => {
-                    let (name, content) = (self.name(), self.content());
+                    let name = self.name();
+                    let content = self.content();
                     to.insert(name, content);
                 }
             }
@@ -168,7 +175,8 @@ impl World {
     }
 
     fn write(&mut self) {
-        let (name, content) = (self.name(), self.content());
+        let name = self.name();
+        let content = self.content();
         let path = self.path(&name);
         let id = self.ids.get(&name).copied().filter(|_| self.view.contains_key(&name));
         if let Some(id) = id.filter(|id| !self.unsure.contains(id) && self.random.chance(40)) {
@@ -188,7 +196,8 @@ impl World {
     }
 
     fn remove_or_rename(&mut self) {
-        let (name, other) = (self.name(), self.name());
+        let name = self.name();
+        let other = self.name();
         let Some(content) = self.view.get(&name).cloned().filter(|_| name != other) else { return };
         if self.random.chance(40) {
             self.log.push(format!("remove {name}"));
@@ -231,9 +240,12 @@ impl World {
                 count += read;
             }
             let begin = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(8)]).into_owned();
-            let (found, expected) = (begin(&bytes), begin(&reader.expected));
+            let found = begin(&bytes);
+            let expected = begin(&reader.expected);
             let log = || {
-                let (io, id, log) = (self.io, reader.id, self.log.join("\n"));
+                let io = self.io;
+                let id = reader.id;
+                let log = self.log.join("\n");
                 format!(
                     "{io}: reader {n} of {id} has {count} bytes {found}, not {} bytes {expected}\n{log}",
                     reader.expected.len()

@@ -1,4 +1,5 @@
-//! Files that are open while their names get others by a restore, and the base these by the commit of it.
+//! Files that are open while their names get others by a restore, and the base these by the commit
+//! of it.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,5 @@
-//! Untracked files that were chunks, and are open while the mount moves: they are files of their own, whatever takes the chunk's place.
+//! Untracked files that were chunks, and are open while the mount moves: they are files of their
+//! own, whatever takes the chunk's place.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -44,17 +45,20 @@ fn assert_at(path: &Path, byte: u8, how: &str) {
 
 /// Changes the first chunk, or not, and makes it the file `note`, beside it or in its place.
 fn set_aside(mount: &Writable, is_changed: bool, is_link: bool) {
-    let (chunk, note) = (mount.root().join("a/c/0"), mount.root().join("a/note"));
+    let chunk = mount.root().join("a/c/0");
+    let note = mount.root().join("a/note");
     if is_changed {
         put(&chunk, vec![9; LENGTH]).unwrap();
     }
     if is_link { fs::hard_link(&chunk, &note).unwrap() } else { fs::rename(&chunk, &note).unwrap() }
 }
 
-/// Puts another chunk in the place of the first, and checks that it and `note`, of `byte`, are files of their own, also after a crash.
+/// Puts another chunk in the place of the first, and checks that it and `note`, of `byte`, are
+/// files of their own, also after a crash.
 #[track_caller]
 fn assert_apart(mount: &Writable, byte: u8, how: &str) {
-    let (chunk, note) = (mount.root().join("a/c/0"), mount.root().join("a/note"));
+    let chunk = mount.root().join("a/c/0");
+    let note = mount.root().join("a/note");
     put(&chunk, vec![8; LENGTH]).unwrap();
     mount.commit("ours").unwrap();
     assert_at(&chunk, 8, how);
@@ -72,7 +76,8 @@ fn a_file_that_was_a_chunk_can_be_opened_after_commits() {
         for (is_changed, byte) in [(false, 0), (true, 9)] {
             let how = format!("{io}, {is_changed}");
             let mount = mounted(io);
-            let (chunk, note) = (mount.root().join("a/c/0"), mount.root().join("a/note"));
+            let chunk = mount.root().join("a/c/0");
+            let note = mount.root().join("a/note");
             set_aside(&mount, is_changed, false);
             let open = begun(&note);
             mount.commit("the chunk is gone").unwrap();
@@ -99,7 +104,8 @@ fn an_open_file_that_was_a_chunk_keeps_its_bytes_when_a_discard_brings_that_back
             for is_link in [false, true] {
                 let how = format!("{io}, {is_changed}, {is_link}");
                 let mount = mounted(io);
-                let (chunk, note) = (mount.root().join("a/c/0"), mount.root().join("a/note"));
+                let chunk = mount.root().join("a/c/0");
+                let note = mount.root().join("a/note");
                 set_aside(&mount, is_changed, is_link);
                 let open = begun(&note);
                 mount.touch("discard").unwrap();

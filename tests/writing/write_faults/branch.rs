@@ -33,7 +33,8 @@ fn commits_of_others_between_any_two_steps_are_merged() {
     };
     let root = mount.root();
     let mut ours = Vec::new();
-    // The place in a round of write, look, refresh, commit, look at which the concurrent commit comes.
+    // The place in a round of write, look, refresh, commit, look at which the concurrent commit
+    // comes.
     for n in 0..6_usize {
         let before = reference.history().len();
         let between = |at: usize| {
@@ -72,7 +73,8 @@ fn a_chunk_that_others_changed_too_is_a_conflict() {
     put(&mount.root().join("b/c/0"), "ours").unwrap();
     put(&mount.root().join("a/c/0"), "ours too").unwrap();
     reference.commit(&[("b/c/0", b"theirs")], "theirs");
-    let (shown, keys) = (read_files(&mount.root()), reference.keys());
+    let shown = read_files(&mount.root());
+    let keys = reference.keys();
     for way in ["commit", "refresh"] {
         assert_eq!(errno(mount.touch(way)), libc::ESTALE, "{way}");
         assert!(mount.read_control("conflicts").contains("/b"), "{}", mount.read_control("conflicts"));
@@ -96,8 +98,8 @@ fn on_dev(place: &std::path::Path) -> Writable {
     mount
 }
 
-/// Checks that commit and refresh are refused with this message, and nothing is lost; nor by the next mount, which
-/// prints `next`.
+/// Checks that commit and refresh are refused with this message, and nothing is lost; nor by the
+/// next mount, which prints `next`.
 #[track_caller]
 fn assert_stale(mount: &Writable, words: &str, next: &str) {
     let shown = read_files(&mount.root());

@@ -207,7 +207,8 @@ fn a_missing_journal_is_an_error_and_deletes_nothing() {
     let mount = mount(&[]);
     let shown = read_files(&mount.root());
     mount.unmount();
-    let (journal, saved) = (mount.scratch().join("journal"), mount.scratch().with_file_name("journal.saved"));
+    let journal = mount.scratch().join("journal");
+    let saved = mount.scratch().with_file_name("journal.saved");
     std::fs::rename(&journal, &saved).unwrap();
     let before = read_files(&mount.scratch().join("data"));
     let refused = mount.mount_again(None).failure();

@@ -7,8 +7,8 @@ use crate::common::disk::Disk;
 use crate::common::writing::{GROUP, Reference, Writable, array, create, put};
 use crate::common::{Files, errno, read_files, wait_until, watchdog};
 
-/// Creates a repository with an array `a` of 64 chunks of which `c/0` to `c/7` exist, on another disk than the scratch
-/// directory.
+/// Creates a repository with an array `a` of 64 chunks of which `c/0` to `c/7` exist, on another
+/// disk than the scratch directory.
 fn repository() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("repo");
@@ -21,7 +21,8 @@ fn repository() -> tempfile::TempDir {
     directory
 }
 
-/// Makes files until there is no room even for their names. Returns the errno of the first that was refused.
+/// Makes files until there is no room even for their names. Returns the errno of the first that was
+/// refused.
 fn until_refused(root: &Path) -> i32 {
     for n in 0..100_000 {
         if let Err(error) = std::fs::write(root.join(format!("filling-{n}")), "x".repeat(300)) {
@@ -40,7 +41,8 @@ fn disks() -> Vec<Disk> {
     [Disk::tmpfs(4), Disk::ext4(8)].into_iter().flatten().collect()
 }
 
-/// Returns a mount whose scratch disk is full to the last byte, with uncommitted changes; and its files.
+/// Returns a mount whose scratch disk is full to the last byte, with uncommitted changes; and its
+/// files.
 fn full(disk: &Disk, repository: &Path) -> (Writable, Files) {
     let mount = Writable::placed(repository, &disk.path().join("scratch"), &[]);
     let root = mount.root();
@@ -67,7 +69,8 @@ fn a_full_scratch_disk_is_enospc_and_tears_nothing() {
         let repository = repository();
         let (mount, _) = full(&disk, &repository.path().join("repo"));
         let root = mount.root();
-        // A write in the middle of a chunk that must be fetched first, one behind the end, and a new file.
+        // A write in the middle of a chunk that must be fetched first, one behind the end, and a
+        // new file.
         let in_the_middle = |name: &str, offset: u64, length: usize| {
             let file = std::fs::OpenOptions::new().write(true).open(root.join(name))?;
             std::os::unix::fs::FileExt::write_all_at(&file, &vec![9; length], offset)
@@ -215,8 +218,8 @@ fn a_journal_that_cannot_be_rewritten_after_a_discard_or_refresh_loses_nothing()
         Reference::open(mount.repository()).commit(&[theirs], "theirs");
         let before = read_files(&root);
         let in_the_way = InTheWay::of(&mount);
-        // It fails, and nothing changes: neither the visible files, nor the uncommitted work, nor that of the next
-        // mount.
+        // It fails, and nothing changes: neither the visible files, nor the uncommitted work, nor
+        // that of the next mount.
         let status = mount.read_control("status");
         let done = mount.touch(way);
         assert!(done.is_err(), "{way}");

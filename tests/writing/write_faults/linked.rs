@@ -1,5 +1,5 @@
-//! A commit links scratch files into the repository. If it then fails, programs still write to them: the objects must
-//! not change.
+//! A commit links scratch files into the repository. If it then fails, programs still write to
+//! them: the objects must not change.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -20,7 +20,8 @@ fn hashes(repository: &Path) -> BTreeMap<String, Vec<u8>> {
     files.into_iter().map(|(name, bytes)| (name, Sha256::digest(bytes).to_vec())).collect()
 }
 
-/// Creates chunks whose files a failed commit has linked into the repository, and a mount that continues.
+/// Creates chunks whose files a failed commit has linked into the repository, and a mount that
+/// continues.
 fn after_a_failed_commit(io: &str) -> Writable {
     let mount = Writable::new(&["--io", io]);
     let root = mount.root();
@@ -69,7 +70,8 @@ fn writing_after_a_failed_commit_changes_no_object() {
         drop(file);
         mapping.fill(0x55);
         wanted[5].fill(0x55);
-        let (source, target) = (open(7), open(6));
+        let source = open(7);
+        let target = open(6);
         rustix::fs::copy_file_range(&source, Some(&mut 0), &target, Some(&mut 0), 1000).unwrap();
         wanted[6][..1000].fill(7);
         drop((source, target));
@@ -176,7 +178,8 @@ fn an_open_reader_survives_a_commit_over_commits_of_others() {
         put(&chunk, vec![1; SIZE]).unwrap();
         let reader = File::open(&chunk).unwrap();
         mount.commit("first").unwrap();
-        // A concurrent commit changes the chunk that a program here still has open with its own bytes.
+        // A concurrent commit changes the chunk that a program here still has open with its own
+        // bytes.
         let theirs = vec![3; SIZE];
         Reference::open(mount.repository()).commit(&[("a/c/0", &theirs)], "theirs");
         mount.touch("refresh").unwrap();
@@ -184,8 +187,8 @@ fn an_open_reader_survives_a_commit_over_commits_of_others() {
     }
 }
 
-/// Checks that `chunk` has the bytes `new` for a program that opens it, though `reader` has it open as it was. With passthrough, it may be busy until
-/// `reader` is closed.
+/// Checks that `chunk` has the bytes `new` for a program that opens it, though `reader` has it open
+/// as it was. With passthrough, it may be busy until `reader` is closed.
 #[track_caller]
 fn assert_shows(chunk: &Path, new: &[u8], reader: File, (io, way): (&str, &str)) {
     match std::fs::read(chunk) {
@@ -198,7 +201,8 @@ fn assert_shows(chunk: &Path, new: &[u8], reader: File, (io, way): (&str, &str))
     assert!(std::fs::read(chunk).unwrap() == new, "{io}, {way}");
 }
 
-/// Programs can open a file that another one has open, whatever is discarded or restored elsewhere, also after a commit.
+/// Programs can open a file that another one has open, whatever is discarded or restored elsewhere,
+/// also after a commit.
 #[test]
 fn a_discard_elsewhere_leaves_open_files_alone() {
     watchdog();
@@ -236,7 +240,8 @@ fn a_discard_elsewhere_leaves_open_files_alone() {
     }
 }
 
-/// A program that opens a chunk gets no old bytes because another program still has the chunk open as it was.
+/// A program that opens a chunk gets no old bytes because another program still has the chunk open
+/// as it was.
 #[test]
 fn an_open_reader_shows_no_old_bytes_to_others() {
     watchdog();
@@ -264,7 +269,8 @@ fn an_open_reader_shows_no_old_bytes_to_others() {
     }
 }
 
-/// A name of a chunk that no commit takes keeps the bytes, although the program that has the chunk open closes it.
+/// A name of a chunk that no commit takes keeps the bytes, although the program that has the chunk
+/// open closes it.
 #[test]
 fn a_link_keeps_its_bytes_when_the_last_reader_of_the_committed_chunk_closes_it() {
     watchdog();
@@ -272,8 +278,10 @@ fn a_link_keeps_its_bytes_when_the_last_reader_of_the_committed_chunk_closes_it(
         for is_new in [true, false] {
             let mount = Writable::new(&["--io", io]);
             let root = mount.root();
-            let (chunk, note) = (root.join("a/c/0"), root.join("note"));
-            let (document, old) = (array(&[4], &[1]), vec![1; SIZE]);
+            let chunk = root.join("a/c/0");
+            let note = root.join("note");
+            let document = array(&[4], &[1]);
+            let old = vec![1; SIZE];
             let others: &[(&str, &[u8])] = &[("a/zarr.json", document.as_bytes()), ("a/c/0", &old)];
             Reference::open(mount.repository()).commit(&others[..2 - usize::from(is_new)], "theirs");
             mount.touch("refresh").unwrap();

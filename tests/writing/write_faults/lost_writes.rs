@@ -1,5 +1,6 @@
-//! The disk does not take bytes that programs have written. The kernel reports that once, and flushes succeed afterwards although the
-//! bytes may be gone: they must not become a part of the history.
+//! The disk does not take bytes that programs have written. The kernel reports that once, and
+//! flushes succeed afterwards although the bytes may be gone: they must not become a part of the
+//! history.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,7 +13,8 @@ use crate::common::{errno, read_files, wait_until, watchdog};
 const SIZE: usize = 4 << 20;
 const MESSAGE: &str = "its last bytes could not be written to the disk";
 
-/// Returns a mount of a repository with a chunk `a/c/0`; repository and scratch directory are on `disk`.
+/// Returns a mount of a repository with a chunk `a/c/0`; repository and scratch directory are on
+/// `disk`.
 fn mounted(disk: &ThinDisk) -> Writable {
     let place = disk.path().join("repo");
     create(&place);
@@ -33,7 +35,8 @@ fn drop_cache(directory: &Path) {
     }
 }
 
-/// Checks that a commit is refused because of chunk `name`, also in the next mount, until the chunk is written again.
+/// Checks that a commit is refused because of chunk `name`, also in the next mount, until the chunk
+/// is written again.
 #[track_caller]
 fn is_refused_until_it_is_written_again(mount: &Writable, name: &str) {
     let chunk = mount.root().join(name);

@@ -1,4 +1,5 @@
-//! The repository's disk is full or read-only, the repository is set read-only, or its last change is in the future.
+//! The repository's disk is full or read-only, the repository is set read-only, or its last change
+//! is in the future.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -32,10 +33,12 @@ fn with_work(place: &Path) -> Writable {
     mount
 }
 
-/// Checks that a commit is refused with `errno` and some of `words`; nothing of it is visible, and nothing is lost.
+/// Checks that a commit is refused with `errno` and some of `words`; nothing of it is visible, and
+/// nothing is lost.
 #[track_caller]
 fn refused(mount: &Writable, errno: i32, words: &[&str]) {
-    let (shown, committed) = (read_files(&mount.root()), mount.fresh());
+    let shown = read_files(&mount.root());
+    let committed = mount.fresh();
     let error = mount.commit("refused").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(errno), "{error}: {}", mount.read_control("commit"));
     let output = mount.read_control("commit");
@@ -147,7 +150,8 @@ fn status_says_that_the_branch_cannot_be_read() {
         put(&mount.root().join("a/zarr.json"), array(&[8], &[1])).unwrap();
         let entry = if version == SpecVersionBin::V1 { "refs/branch.main/ref.json" } else { "repo" };
         let file = place.join(entry);
-        let (whole, away) = (std::fs::read(&file).unwrap(), directory.path().join("away"));
+        let whole = std::fs::read(&file).unwrap();
+        let away = directory.path().join("away");
         let texts = || [mount.read_control("status"), run_on(mount.root(), &["status"]).text()];
         let is_said = |text: &str| text.contains("the branch cannot be read") && text.contains("icechunkfs verify");
         let assert_said = |how: &str| {
@@ -215,7 +219,8 @@ fn a_commit_follows_a_repository_change_from_the_future() {
         state.updates[0].updated_at += HOUR;
         future = state.updates[0].updated_at;
     });
-    // This machine's clock is that of the disk: the other one was wrong, and the new time is right after its time.
+    // This machine's clock is that of the disk: the other one was wrong, and the new time is right
+    // after its time.
     commits(&mount);
     edit(&place, |state| assert_eq!(state.updates[0].updated_at, future + 1));
 }

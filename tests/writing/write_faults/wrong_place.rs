@@ -49,7 +49,8 @@ fn a_scratch_directory_of_another_repository_or_branch_is_refused() {
     first.commit("the changes").unwrap();
 }
 
-/// A repository is recognized by its first snapshot, wherever it lies and by whatever path it is named.
+/// A repository is recognized by its first snapshot, wherever it lies and by whatever path it is
+/// named.
 #[test]
 fn a_moved_or_linked_repository_resumes_its_work() {
     watchdog();
@@ -101,7 +102,8 @@ fn a_moved_or_linked_repository_resumes_its_work() {
     assert!(read_files(&mount.path()) == shown);
 }
 
-/// The default scratch directory is found by the repository's identity, too; that of a copy stays its own.
+/// The default scratch directory is found by the repository's identity, too; that of a copy stays
+/// its own.
 #[test]
 fn a_moved_repository_keeps_its_default_scratch_directory() {
     watchdog();

@@ -1,4 +1,5 @@
-//! `.icechunk/commit`: every way to write it makes one commit, and the program gets the error of a failure.
+//! `.icechunk/commit`: every way to write it makes one commit, and the program gets the error of a
+//! failure.
 
 use std::process::Command;
 
@@ -6,8 +7,8 @@ use crate::common::mapping::Mapping;
 use crate::common::writing::{GROUP, Reference, Writable, array, put};
 use crate::common::{Output, icechunkfs, io_modes, python, run, run_on};
 
-/// Ways to commit, as scripts with the control file as `$1` and a file with a message as `$2`; and the resulting
-/// message of each.
+/// Ways to commit, as scripts with the control file as `$1` and a file with a message as `$2`; and
+/// the resulting message of each.
 const WAYS: [(&str, &str, Option<&str>); 19] = [
     ("touch", "touch \"$1\"", None),
     ("touch, with a time", "touch -d 2026-01-01 \"$1\"", None),
@@ -16,7 +17,8 @@ const WAYS: [(&str, &str, Option<&str>); 19] = [
     ("printf without an end of line", "printf \"a message\" > \"$1\"", Some("a message")),
     ("echo at the end", "echo \"a message\" >> \"$1\"", Some("a message")),
     ("several lines", "cat > \"$1\" <<< $'a message\\n\\nwith more'", Some("a message\n\nwith more")),
-    // Bash writes line by line: the first write must commit, because the shell ignores errors of later ones.
+    // Bash writes line by line: the first write must commit, because the shell ignores errors of
+    // later ones.
     ("several lines of bash", "printf 'a message\\n\\nwith more\\n' > \"$1\"", Some("a message")),
     ("here document", "cat > \"$1\" <<< \"a message\"", Some("a message")),
     ("cp", "cp \"$2\" \"$1\"", Some("from a file")),
@@ -74,8 +76,8 @@ fn each_way_to_commit_makes_one_commit_and_gets_its_error() {
 
         put(&bad, "{\"zarr_format\": 3, \"node_type\": \"group\", \"attributes\": {\"x\": NaN}}").unwrap();
         let refused = act(&mount, script, &message_file, &python);
-        // A Python program that leaves the file to the garbage collector gets no error: the control file shows it
-        // instead.
+        // A Python program that leaves the file to the garbage collector gets no error: the control
+        // file shows it instead.
         if way != "python" {
             assert!(!refused.status.success(), "{way}: it was not told of the failure");
         }
@@ -123,7 +125,8 @@ fn a_file_open_for_writing_is_named() {
     assert_eq!(Reference::open(mount.repository()).history().len(), 2);
 }
 
-/// A mapping counts as an open file, also when the kernel made it without a request and the file was closed.
+/// A mapping counts as an open file, also when the kernel made it without a request and the file
+/// was closed.
 #[test]
 fn a_file_mapped_for_writing_is_named() {
     for mode in io_modes() {

@@ -16,8 +16,8 @@ pub(crate) fn sh(mount: &Path, outside: &Path, script: &str) -> String {
     run(&mut command).text()
 }
 
-/// Returns a plain directory with everything that a fixture has: all key encodings, empty names, sharded and large
-/// arrays.
+/// Returns a plain directory with everything that a fixture has: all key encodings, empty names,
+/// sharded and large arrays.
 fn source() -> tempfile::TempDir {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::new(&fixture.repository, &["-o", "ro"]);
@@ -70,7 +70,8 @@ fn trees_are_copied_into_the_mount() {
     sh(&mount.root(), source.path(), "truncate -s -1 \"$2/tree/zarr.json\"; rsync -a \"$2/tree/\" \"$1/rsync/\"");
 
     run(Command::new("touch").arg(mount.control("commit"))).success();
-    let (fresh, working) = (mount.fresh(), read_files(&mount.root()));
+    let fresh = mount.fresh();
+    let working = read_files(&mount.root());
     let keys = Reference::open(mount.repository()).keys();
     for (name, _) in copies {
         assert!(below(&working, name) == wanted, "{name} in the mount");

@@ -18,7 +18,8 @@ fn mount() -> Writable {
 
 #[test]
 fn sed_and_dd_and_truncate_change_files() {
-    let (mount, outside) = (mount(), tempfile::tempdir().unwrap());
+    let mount = mount();
+    let outside = tempfile::tempdir().unwrap();
     let root = mount.root();
     let sh = |script: &str| sh(&root, outside.path(), script);
     sh("sed -i 's/\"attributes\":{}/\"attributes\":{\"by\":\"sed\"}/' \"$1/a/zarr.json\"");
@@ -47,7 +48,8 @@ fn vim_saves_in_each_of_its_ways() {
     }
     let mount = mount();
     let file = mount.root().join("a/zarr.json");
-    // Below the system's directory for temporary files vim saves in a simpler way, unless `backupskip` is empty.
+    // Below the system's directory for temporary files vim saves in a simpler way, unless
+    // `backupskip` is empty.
     let ways = [
         ("renamed", "set backupskip= nobackup writebackup backupcopy=no"),
         ("in place", "set backupskip= nobackup writebackup backupcopy=yes"),

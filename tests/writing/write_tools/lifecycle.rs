@@ -12,7 +12,8 @@ fn unmounted(mount: &Writable, words: &[&str]) -> crate::common::Output {
     icechunkfs([&["unmount", mount.root().to_str().unwrap()], words].concat())
 }
 
-/// Groups and arrays that were made and committed here, which the kernel has cached, and concurrent changes in them.
+/// Groups and arrays that were made and committed here, which the kernel has cached, and concurrent
+/// changes in them.
 #[test]
 fn refresh_shows_commits_of_others() {
     let mount = Writable::new(&[]);
@@ -60,7 +61,8 @@ fn refresh_shows_commits_of_others() {
     assert!(Reference::open(mount.repository()).keys() == working && mount.fresh() == working);
 }
 
-/// The kernel forgets a replaced file when it is closed, which may be after a commit has put another in its place.
+/// The kernel forgets a replaced file when it is closed, which may be after a commit has put
+/// another in its place.
 #[test]
 fn forgetting_a_replaced_file_keeps_its_successor() {
     let mount = Writable::new(&[]);
@@ -78,7 +80,8 @@ fn forgetting_a_replaced_file_keeps_its_successor() {
     std::io::Read::read_to_string(&mut &reader, &mut old).unwrap();
     assert_eq!(old, "old");
     drop(reader);
-    // The kernel reports the close behind later requests: a few requests later it has been processed.
+    // The kernel reports the close behind later requests: a few requests later it has been
+    // processed.
     for n in 1..8 {
         put(&root.join(format!("a/c/{n}")), "more").unwrap();
         mount.commit("more").unwrap();
@@ -129,9 +132,12 @@ fn discard_reverts_changes_and_keeps_the_rest() {
 #[test]
 fn discard_by_a_file_discards_no_more_than_the_path() {
     let Some(python) = python() else { return };
-    let (mount, outside) = (Writable::new(&[]), tempfile::tempdir().unwrap());
-    let (root, path) = (mount.root(), outside.path().join("path"));
-    let (discard, left) = (mount.control("discard"), |name: &str| root.join(name).exists());
+    let mount = Writable::new(&[]);
+    let outside = tempfile::tempdir().unwrap();
+    let root = mount.root();
+    let path = outside.path().join("path");
+    let discard = mount.control("discard");
+    let left = |name: &str| root.join(name).exists();
     let names = ["a", "b", "a ", "c"];
     for name in names {
         put(&root.join(name).join("zarr.json"), GROUP).unwrap();
@@ -224,17 +230,20 @@ fn an_ephemeral_scratch_directory_is_removed_when_empty() {
         !place.exists()
     };
     let clean = Mount::new(mount.repository(), &["--ephemeral"]);
-    let (place, daemon) = (scratch_of(&clean), clean.daemon());
+    let place = scratch_of(&clean);
+    let daemon = clean.daemon();
     put(&clean.path().join("zarr.json"), GROUP).unwrap();
     std::fs::write(clean.path().join(".icechunk/commit"), "kept").unwrap();
     clean.unmount();
     assert!(gone(&place, daemon));
 
     let changed = Mount::new(mount.repository(), &["--ephemeral"]);
-    let (place, daemon) = (scratch_of(&changed), changed.daemon());
+    let place = scratch_of(&changed);
+    let daemon = changed.daemon();
     put(&changed.path().join("a/zarr.json"), array(&[8], &[1])).unwrap();
     let unmounted = icechunkfs(["unmount", changed.path().to_str().unwrap()]);
-    // No other mount uses the directory by itself: the message promises none, and says which one would.
+    // No other mount uses the directory by itself: the message promises none, and says which one
+    // would.
     let note = unmounted.stderr.clone();
     unmounted.success();
     assert!(note.contains("uncommitted changes: 1 nodes") && !note.contains("resumes them"), "{note}");

@@ -1,5 +1,5 @@
-//! Runs a scenario of `tests/python/write_tools.py`: after each stage a commit, and the stage read back from three
-//! places.
+//! Runs a scenario of `tests/python/write_tools.py`: after each stage a commit, and the stage read
+//! back from three places.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -13,8 +13,8 @@ use crate::common::{self, Mount, assert_same, project, python, read_files, run};
 /// Time limit of one stage: dask's processes have to start.
 const STAGE: Duration = Duration::from_secs(90);
 
-/// Commits as a user does, and compares the reference's content with the working tree. Only the names in `untracked`
-/// may be no Zarr keys.
+/// Commits as a user does, and compares the reference's content with the working tree. Only the
+/// names in `untracked` may be no Zarr keys.
 #[track_caller]
 pub(crate) fn commit_and_compare(mount: &Writable, untracked: &[&str]) -> BTreeMap<String, Vec<u8>> {
     run(Command::new("touch").arg(mount.control("commit"))).success();
@@ -61,7 +61,8 @@ pub(crate) fn run_scenario(name: &str, stages: usize) {
             let places = [mount.root(), fresh.path(), copy.path().to_owned()];
             let places: Vec<String> = places.iter().map(|place| place.join("data").display().to_string()).collect();
             writeln!(child.stdin.as_mut().unwrap(), "{}", places.join("\t")).unwrap();
-            // The places stay until the script has read them: it prints the next stage, or that it is done.
+            // The places stay until the script has read them: it prints the next stage, or that it
+            // is done.
             match lines.recv_timeout(STAGE) {
                 Ok(next) if next == "read" => passed += 1,
                 other => {

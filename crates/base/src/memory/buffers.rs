@@ -1,9 +1,11 @@
 //! Large buffers, and those that were used before.
 //!
-//! A fresh buffer of 4 MiB costs about as much as a third of decoding a chunk into it: the kernel zeroes each page when it is first written,
-//! and a virtual machine may have to get it from its host (measured in docs/performance.md). So a few buffers that are not
-//! needed any more are kept for the next ones of their size, within the budget. They are no cache, which is asked now and then to evict: buffers
-//! come here while others wait for memory, and because others wait. So each attempt to reserve memory that fails releases them ([`release_unused`]).
+//! A fresh buffer of 4 MiB costs about as much as a third of decoding a chunk into it: the kernel
+//! zeroes each page when it is first written, and a virtual machine may have to get it from its
+//! host (measured in docs/performance.md). So a few buffers that are not needed any more are kept
+//! for the next ones of their size, within the budget. They are no cache, which is asked now and
+//! then to evict: buffers come here while others wait for memory, and because others wait. So each
+//! attempt to reserve memory that fails releases them ([`release_unused`]).
 
 use parking_lot::Mutex;
 use rustix::thread::sched_getcpu;
@@ -27,10 +29,12 @@ static UNUSED: Unused = Unused(Mutex::new(Vec::new()));
 /// Those of [`aligned_buffer`], whose first bytes have no memory.
 static UNUSED_ALIGNED: Unused = Unused(Mutex::new(Vec::new()));
 
-/// Buffers that nothing uses, in the order in which they came. The last one is used first: its bytes may still be in the processor's
-/// caches. But those that this processor has filled come first, and the only one that another has filled is left to it: where two processors
-/// share no cache, each line that the one writes is fetched from the other's, and a chunk takes half as long again to decode
-/// (docs/performance.md, "Processors that share no cache"). A few more buffers are made for it, until each processor has its own.
+/// Buffers that nothing uses, in the order in which they came. The last one is used first: its
+/// bytes may still be in the processor's caches. But those that this processor has filled come
+/// first, and the only one that another has filled is left to it: where two processors share no
+/// cache, each line that the one writes is fetched from the other's, and a chunk takes half as long
+/// again to decode (docs/performance.md, "Processors that share no cache"). A few more buffers are
+/// made for it, until each processor has its own.
 struct Unused(Mutex<Vec<UnusedBuffer>>);
 
 struct UnusedBuffer {
@@ -77,9 +81,10 @@ impl Unused {
     }
 }
 
-/// Returns an empty buffer for at least `capacity` bytes that will all be used. A large one is one that was used before, or asks the
-/// kernel for huge pages, and for all of them at once: a new buffer of 4 MiB has a thousand page faults otherwise, which take a third of
-/// the time of decoding a chunk of that size.
+/// Returns an empty buffer for at least `capacity` bytes that will all be used. A large one is one
+/// that was used before, or asks the kernel for huge pages, and for all of them at once: a new
+/// buffer of 4 MiB has a thousand page faults otherwise, which take a third of the time of decoding
+/// a chunk of that size.
 pub fn large_buffer(capacity: usize) -> Vec<u8> {
     if capacity < LARGE {
         return Vec::with_capacity(capacity);
@@ -95,8 +100,9 @@ pub fn large_buffer(capacity: usize) -> Vec<u8> {
     buffer
 }
 
-/// Returns an empty buffer that has room for `capacity` bytes, of which perhaps only the first will be used, behind an offset. Those of a large one
-/// begin where a huge page does, and the kernel is not asked for all of them at once. To be given back with [`recycle_aligned`].
+/// Returns an empty buffer that has room for `capacity` bytes, of which perhaps only the first will
+/// be used, behind an offset. Those of a large one begin where a huge page does, and the kernel is
+/// not asked for all of them at once. To be given back with [`recycle_aligned`].
 pub(super) fn aligned_buffer(capacity: usize) -> (Vec<u8>, usize) {
     if capacity < HUGE {
         return (large_buffer(capacity), 0);
@@ -114,21 +120,23 @@ pub(super) fn aligned_buffer(capacity: usize) -> (Vec<u8>, usize) {
     (buffer, offset)
 }
 
-/// Returns the capacity of a buffer that ends with a huge page: the kernel maps whole ones at their boundaries.
+/// Returns the capacity of a buffer that ends with a huge page: the kernel maps whole ones at their
+/// boundaries.
 fn whole_huge_pages(capacity: usize) -> usize {
     let whole = capacity.saturating_add(ALLOCATOR).checked_next_multiple_of(HUGE);
     whole.map_or(capacity, |whole| whole - ALLOCATOR)
 }
 
-/// Asks the kernel for huge pages for `length` bytes of a buffer at `start`, and for all pages at once if `is_populated`.
+/// Asks the kernel for huge pages for `length` bytes of a buffer at `start`, and for all pages at
+/// once if `is_populated`.
 fn ask_for_huge_pages(start: *mut u8, length: usize, is_populated: bool) {
     let page = rustix::param::page_size();
     let start = start as usize / page * page;
     let rest = length % HUGE;
     let huge = length - rest + if rest >= MOST_OF_HUGE { HUGE } else { 0 };
     let advise = |length: usize, advice| {
-        // SAFETY: advice changes no bytes. The first page is one of the buffer's: it may have bytes before the buffer, which are
-        // mapped. A kernel that does not know the advice refuses.
+        // SAFETY: advice changes no bytes. The first page is one of the buffer's: it may have bytes
+        // before the buffer, which are mapped. A kernel that does not know the advice refuses.
         let _ = unsafe { libc::madvise(start as *mut libc::c_void, length, advice) };
     };
     advise(huge, libc::MADV_HUGEPAGE);
@@ -143,7 +151,8 @@ pub fn release_unused() -> bool {
     UNUSED.release() | UNUSED_ALIGNED.release()
 }
 
-/// Keeps a buffer that is not needed any more for [`large_buffer`], if it is large and the budget has room.
+/// Keeps a buffer that is not needed any more for [`large_buffer`], if it is large and the budget
+/// has room.
 pub fn recycle(buffer: Vec<u8>) {
     // Its bytes were read here, at least.
     recycle_large(buffer, sched_getcpu());
@@ -156,7 +165,8 @@ fn recycle_large(buffer: Vec<u8>, processor: usize) {
     }
 }
 
-/// Keeps a buffer of [`aligned_buffer`] that is not needed any more, and that `processor` has filled, for others.
+/// Keeps a buffer of [`aligned_buffer`] that is not needed any more, and that `processor` has
+/// filled, for others.
 pub(super) fn recycle_aligned(buffer: Vec<u8>, processor: usize) {
     match (buffer.capacity() as u64).checked_sub(HUGE as u64) {
         // Nobody used more of it: each had room for a huge page besides.

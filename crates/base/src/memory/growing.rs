@@ -1,8 +1,9 @@
 //! Bytes that are made from their beginning to their end, and can be read as far as they are made.
 //!
-//! A program that reads the beginning of a large decoded chunk needs no more than that, and one that reads all of it can begin while
-//! the rest is being decoded. One thread at a time makes bytes, through the only [`Grower`]; any number of readers take slices of
-//! what is there, without a copy, and wait for more.
+//! A program that reads the beginning of a large decoded chunk needs no more than that, and one
+//! that reads all of it can begin while the rest is being decoded. One thread at a time makes
+//! bytes, through the only [`Grower`]; any number of readers take slices of what is there, without
+//! a copy, and wait for more.
 
 use std::fmt;
 use std::ops::Range;
@@ -20,12 +21,13 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of a fixed length, of which the first ones are made.
 pub struct GrowingBytes {
-    /// Taken when the first byte is made: by then, the buffer of bytes that were made before may be free.
+    /// Taken when the first byte is made: by then, the buffer of bytes that were made before may be
+    /// free.
     room: OnceLock<Room>,
     length: usize,
     made: AtomicUsize,
-    /// Least number of bytes that a reader waits for. Waking readers for each block took 5 ms of the 150 that the daemon
-    /// takes for a time series.
+    /// Least number of bytes that a reader waits for. Waking readers for each block took 5 ms of
+    /// the 150 that the daemon takes for a time series.
     wanted: AtomicUsize,
     /// Changes when the wanted bytes are made. The reason why no more will be, if there is one.
     progress: watch::Sender<Option<Error>>,
@@ -35,7 +37,8 @@ pub struct GrowingBytes {
 
 /// Room for all of the bytes.
 struct Room {
-    /// Part of the memory of `buffer`. Bytes below `made` are initialized and never change again; those above belong to the grower.
+    /// Part of the memory of `buffer`. Bytes below `made` are initialized and never change again;
+    /// those above belong to the grower.
     memory: NonNull<u8>,
     /// Owner of the memory. Empty: nothing is read or written through it.
     buffer: Vec<u8>,
@@ -43,8 +46,9 @@ struct Room {
     processor: usize,
 }
 
-// SAFETY: the memory belongs to this value alone. It is written only by the one `Grower`, at and above `made`, and read only below `made`,
-// which is published with release and read with acquire ordering.
+// SAFETY: the memory belongs to this value alone. It is written only by the one `Grower`, at and
+// above `made`, and read only below `made`, which is published with release and read with acquire
+// ordering.
 unsafe impl Send for Room {}
 // SAFETY: see above.
 unsafe impl Sync for Room {}
@@ -56,10 +60,13 @@ impl fmt::Debug for GrowingBytes {
 }
 
 impl GrowingBytes {
-    /// Creates `length` bytes, none of them made, and their writer. `reservation` is for all of them.
+    /// Creates `length` bytes, none of them made, and their writer. `reservation` is for all of
+    /// them.
     pub fn create(length: usize, reservation: Reservation) -> (Arc<Self>, Grower) {
-        let (made, wanted) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
-        let (room, progress) = (OnceLock::new(), watch::Sender::new(None));
+        let made = AtomicUsize::new(0);
+        let wanted = AtomicUsize::new(usize::MAX);
+        let room = OnceLock::new();
+        let progress = watch::Sender::new(None);
         let bytes = Arc::new(GrowingBytes { room, length, made, wanted, progress, reservation });
         (Arc::clone(&bytes), Grower { bytes })
     }
@@ -84,8 +91,8 @@ impl GrowingBytes {
         self.made.load(Ordering::Acquire)
     }
 
-    /// Returns the bytes of `range`, which must lie within the length: waits until they are made, or will never be. If it has to wait, it
-    /// waits until the first `enough` are made.
+    /// Returns the bytes of `range`, which must lie within the length: waits until they are made,
+    /// or will never be. If it has to wait, it waits until the first `enough` are made.
     pub async fn get(self: &Arc<Self>, range: Range<usize>, enough: usize) -> Result<Bytes> {
         if range.start > range.end || range.end > self.length {
             return Err(Error::invalid(format!("bytes {range:?} of {}", self.length)));
@@ -102,8 +109,9 @@ impl GrowingBytes {
         Ok(Bytes::from_owner(Slice { bytes: Arc::clone(self), range }))
     }
 
-    /// Returns true if the first `enough` bytes are made. If not, [`Grower::publish`] will tell of them: each of both writes its own number
-    /// before it reads that of the other, in one order for all threads, so that one of them sees both.
+    /// Returns true if the first `enough` bytes are made. If not, [`Grower::publish`] will tell of
+    /// them: each of both writes its own number before it reads that of the other, in one order for
+    /// all threads, so that one of them sees both.
     fn is_made_or_wanted(&self, enough: usize) -> bool {
         self.made() >= enough || {
             self.wanted.fetch_min(enough, Ordering::SeqCst);
@@ -115,7 +123,8 @@ impl GrowingBytes {
     fn below(&self, end: usize) -> &[u8] {
         match end.min(self.made()) {
             0 => &[],
-            // SAFETY: the first `made` bytes are initialized, lie in the allocation, and nobody writes them again.
+            // SAFETY: the first `made` bytes are initialized, lie in the allocation, and nobody
+            // writes them again.
             end => unsafe { std::slice::from_raw_parts(self.start().as_ptr(), end) },
         }
     }
@@ -163,7 +172,8 @@ impl Grower {
         self.bytes.length
     }
 
-    /// Returns the address of the first byte, for code that writes at and above [`Grower::made`], up to the length.
+    /// Returns the address of the first byte, for code that writes at and above [`Grower::made`],
+    /// up to the length.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.bytes.start().as_ptr()
     }
@@ -189,7 +199,8 @@ impl Grower {
     pub fn append(&mut self, bytes: &[u8]) {
         let made = self.made().len();
         let count = bytes.len().min(self.bytes.length - made);
-        // SAFETY: the room behind `made` belongs to this grower, and `bytes` is other memory. What is published has been written.
+        // SAFETY: the room behind `made` belongs to this grower, and `bytes` is other memory. What
+        // is published has been written.
         unsafe {
             self.as_mut_ptr().add(made).copy_from_nonoverlapping(bytes.as_ptr(), count);
             self.publish(made + count);
@@ -266,7 +277,8 @@ mod tests {
         let (bytes, mut grower) = GrowingBytes::create(64, Reservation::default());
         let polls = Arc::new(AtomicUsize::new(0));
         let reader = |end: usize, enough: usize| {
-            let (bytes, polls) = (Arc::clone(&bytes), Arc::clone(&polls));
+            let bytes = Arc::clone(&bytes);
+            let polls = Arc::clone(&polls);
             tokio::spawn(async move {
                 let mut read = std::pin::pin!(bytes.get(0..end, enough));
                 std::future::poll_fn(|context| {
@@ -276,14 +288,16 @@ mod tests {
                 .await
             })
         };
-        let (early, late) = (reader(1, 20), reader(50, 50));
+        let early = reader(1, 20);
+        let late = reader(50, 50);
         for at in 0..64 {
             tokio::task::yield_now().await;
             assert_eq!((early.is_finished(), late.is_finished()), (at >= 20, at >= 50), "{at}");
             grower.append(b"x");
         }
         assert!(early.await.unwrap().is_ok() && late.await.unwrap().is_ok());
-        // Both began to wait, both were woken by what the first one wanted, and then the second one.
+        // Both began to wait, both were woken by what the first one wanted, and then the second
+        // one.
         assert_eq!(polls.load(Ordering::Relaxed), 5);
     }
 
@@ -320,9 +334,10 @@ mod tests {
             grower.append(b"2");
             tokio::task::yield_now().await;
             assert!(!waiting.is_finished());
-            match is_reported {
-                true => grower.fail(Error::corrupt("a block")),
-                false => drop(grower),
+            if is_reported {
+                grower.fail(Error::corrupt("a block"))
+            } else {
+                drop(grower)
             }
             assert_eq!(waiting.await.unwrap().unwrap(), "12");
             let error = bytes.get(0..4, 0).await.unwrap_err().to_string();

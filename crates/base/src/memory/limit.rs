@@ -2,7 +2,8 @@
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Limit on the memory for bytes on their way: packs, files that are sent to a store, objects that are copied.
+/// Limit on the memory for bytes on their way: packs, files that are sent to a store, objects that
+/// are copied.
 #[derive(Debug)]
 pub struct MemoryLimit {
     kib: Semaphore,

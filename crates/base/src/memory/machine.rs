@@ -11,8 +11,9 @@ const DEFAULT_SHARE: u64 = 4;
 
 /// Makes the allocator return memory to the system. Must be called before threads are started.
 ///
-/// glibc keeps an arena for each of many threads, and after the first large buffer was freed keeps others of its size in
-/// them; dozens of threads that each read a megabyte once would then hold dozens of megabytes for good.
+/// glibc keeps an arena for each of many threads, and after the first large buffer was freed keeps
+/// others of its size in them; dozens of threads that each read a megabyte once would then hold
+/// dozens of megabytes for good.
 pub fn configure_allocator() {
     #[cfg(target_env = "gnu")]
     {
@@ -20,7 +21,8 @@ pub fn configure_allocator() {
         const MAPPED_FROM: libc::c_int = 256 << 10;
         /// Arenas for all threads together.
         const ARENAS: libc::c_int = 4;
-        // SAFETY: `mallopt` changes settings of the allocator; there are no other threads that could be in it.
+        // SAFETY: `mallopt` changes settings of the allocator; there are no other threads that
+        // could be in it.
         unsafe {
             libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM);
             libc::mallopt(libc::M_ARENA_MAX, ARENAS);
@@ -28,26 +30,31 @@ pub fn configure_allocator() {
     }
 }
 
-/// Returns the default bound: 512 MiB, or 1/4 of the machine's or the control group's memory if less, but at least [`MIN_MEMORY`].
+/// Returns the default bound: 512 MiB, or 1/4 of the machine's or the control group's memory if
+/// less, but at least [`MIN_MEMORY`].
 pub fn default_memory() -> u64 {
     available_memory().map_or(DEFAULT_MEMORY, |bytes| (bytes / DEFAULT_SHARE).min(DEFAULT_MEMORY)).max(MIN_MEMORY)
 }
 
-/// Returns the memory of this machine, or what the control groups of this process allow if that is less, in bytes, if known.
+/// Returns the memory of this machine, or what the control groups of this process allow if that is
+/// less, in bytes, if known.
 pub fn available_memory() -> Option<u64> {
     [machine_memory(), cgroup_limit()].into_iter().flatten().min()
 }
 
-/// Returns the lowest limit of the control groups of this process, in bytes; none if they set no limit.
+/// Returns the lowest limit of the control groups of this process, in bytes; none if they set no
+/// limit.
 pub fn cgroup_limit() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().filter_map(|line| group_limit(line, Path::new("/sys/fs/cgroup"))).min()
 }
 
-/// Returns the limit along the path in one line of `/proc/self/cgroup`, in a hierarchy mounted at `root`.
+/// Returns the limit along the path in one line of `/proc/self/cgroup`, in a hierarchy mounted at
+/// `root`.
 fn group_limit(line: &str, root: &Path) -> Option<u64> {
     let mut fields = line.splitn(3, ':').skip(1);
-    let (controllers, group) = (fields.next()?, fields.next()?);
+    let controllers = fields.next()?;
+    let group = fields.next()?;
     let (root, file) = if controllers.is_empty() {
         (root.to_owned(), "memory.max")
     } else if controllers.split(',').any(|name| name == "memory") {

@@ -1,8 +1,9 @@
 //! Memory of values that are made of untrusted bytes.
 //!
-//! A few bytes of a file can stand for very many values: lists of one-byte elements, parts that are stored once and referred to often, texts
-//! that compress well. The size of the file says nothing about them. So decoders count each value, with its parts as often as they are
-//! made, and reserve the memory before they make it. A shared part counts each time.
+//! A few bytes of a file can stand for very many values: lists of one-byte elements, parts that are
+//! stored once and referred to often, texts that compress well. The size of the file says nothing
+//! about them. So decoders count each value, with its parts as often as they are made, and reserve
+//! the memory before they make it. A shared part counts each time.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +18,8 @@ use crate::error::Result;
 /// Least and most bytes that are reserved ahead, so that not every value costs a reservation.
 const MIN_STEP: u64 = 64 << 10;
 const MAX_STEP: u64 = 1 << 20;
-/// Bytes of brief values that need no reservation: small documents can be looked into while no memory is left.
+/// Bytes of brief values that need no reservation: small documents can be looked into while no
+/// memory is left.
 const BRIEF: u64 = 256 << 10;
 
 /// Counts what a decoder makes, and reserves memory for it first.
@@ -33,17 +35,20 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Creates a meter for values that are kept. `what` names them in errors, like "the metadata of a commit".
+    /// Creates a meter for values that are kept. `what` names them in errors, like "the metadata of
+    /// a commit".
     pub fn new(what: impl Into<Cow<'static, str>>) -> Self {
         Meter { what: what.into(), free: 0, held: 0, counted: 0, reservation: Reservation::default() }
     }
 
-    /// Creates a meter for values that this thread drops before it makes others. The first ones need no reservation.
+    /// Creates a meter for values that this thread drops before it makes others. The first ones
+    /// need no reservation.
     pub fn brief(what: impl Into<Cow<'static, str>>) -> Self {
         Meter { free: BRIEF, ..Meter::new(what) }
     }
 
-    /// Creates a meter for values that may come to `bytes`, which are reserved. May block the thread.
+    /// Creates a meter for values that may come to `bytes`, which are reserved. May block the
+    /// thread.
     ///
     /// Errors: as for [`Self::count`].
     pub fn prepaid(what: impl Into<Cow<'static, str>>, bytes: u64) -> Result<Self> {
@@ -53,8 +58,8 @@ impl Meter {
         Ok(meter)
     }
 
-    /// Says that the values are made beside `bytes` that are kept meanwhile, like the file that they are read from: nobody else can release
-    /// those, so that waiting for them is of no use.
+    /// Says that the values are made beside `bytes` that are kept meanwhile, like the file that
+    /// they are read from: nobody else can release those, so that waiting for them is of no use.
     #[must_use]
     pub fn beside(self, bytes: u64) -> Self {
         Meter { held: self.held.saturating_add(bytes), ..self }
@@ -62,7 +67,8 @@ impl Meter {
 
     /// Counts `bytes` that are about to be made. May block the thread.
     ///
-    /// Errors: [`crate::error::ErrorKind::OutOfMemory`], which is no property of the bytes that are decoded.
+    /// Errors: [`crate::error::ErrorKind::OutOfMemory`], which is no property of the bytes that are
+    /// decoded.
     #[inline]
     pub fn count(&mut self, bytes: u64) -> Result<()> {
         self.counted = self.counted.saturating_add(bytes);
@@ -72,7 +78,8 @@ impl Meter {
         }
     }
 
-    /// Counts the bytes of `count` values of type `T`, each with a share of the room by which lists grow.
+    /// Counts the bytes of `count` values of type `T`, each with a share of the room by which lists
+    /// grow.
     pub fn count_items<T>(&mut self, count: usize) -> Result<()> {
         self.count((count as u64).saturating_mul(2 * size_of::<T>() as u64))
     }
@@ -108,7 +115,8 @@ impl Meter {
         let ahead = needed.saturating_add((needed / 8).clamp(MIN_STEP, MAX_STEP)).min(limit);
         // Scarce memory is reserved exactly.
         let reserved = self.reservation.try_grow(ahead) || self.reservation.resize(needed, &self.what).is_ok();
-        // Memory that others hold counts for the one who is refused: the bound alone would seem to leave enough.
+        // Memory that others hold counts for the one who is refused: the bound alone would seem to
+        // leave enough.
         let left = || unreserved().saturating_add(self.reservation.bytes()).min(limit);
         if reserved { Ok(()) } else { Err(too_much(needed, &self.what, left())) }
     }
@@ -127,7 +135,8 @@ impl Meter {
     }
 }
 
-/// Reservation of a value of many members, of which clones are made. It says nothing about the value: any two are equal.
+/// Reservation of a value of many members, of which clones are made. It says nothing about the
+/// value: any two are equal.
 #[derive(Clone, Default)]
 pub struct SharedReservation(Option<Arc<Reservation>>);
 

@@ -1,13 +1,16 @@
 //! The memory bound of the process: one budget for everything that is decoded.
 //!
-//! A few kilobytes of a repository can stand for gigabytes, compressed or as a false size. Before a document is fetched or
-//! decoded, its size is reserved in this budget ([`reserve`], [`reserve_blocking`]) and the [`Reservation`] is kept as long
-//! as the bytes live. A document that does not fit is refused; no document of a real repository comes near the default. Values that are
-//! made of a document are counted one by one ([`Meter`]), and carry their reservation ([`Metered`]).
+//! A few kilobytes of a repository can stand for gigabytes, compressed or as a false size. Before a
+//! document is fetched or decoded, its size is reserved in this budget ([`reserve`],
+//! [`reserve_blocking`]) and the [`Reservation`] is kept as long as the bytes live. A document that
+//! does not fit is refused; no document of a real repository comes near the default. Values that
+//! are made of a document are counted one by one ([`Meter`]), and carry their reservation
+//! ([`Metered`]).
 //!
-//! Documents are decoded concurrently: a reservation that does not fit waits for others to be released. A snapshot may be held for as
-//! long as a mount lives, so waiting must end: if nothing is released for [`RELEASE_TIMEOUT`], the reservation fails. Caches evict
-//! documents before that ([`register_cache`]). What the one that waits holds itself is not waited for.
+//! Documents are decoded concurrently: a reservation that does not fit waits for others to be
+//! released. A snapshot may be held for as long as a mount lives, so waiting must end: if nothing
+//! is released for [`RELEASE_TIMEOUT`], the reservation fails. Caches evict documents before that
+//! ([`register_cache`]). What the one that waits holds itself is not waited for.
 
 mod buffers;
 pub mod growing;
@@ -29,16 +32,18 @@ pub use self::machine::{available_memory, cgroup_limit, configure_allocator, def
 pub use self::meter::{Meter, Metered, SharedReservation};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Smallest bound, in bytes: less leaves no room for a manifest of a few thousand chunks beside the program itself.
+/// Smallest bound, in bytes: less leaves no room for a manifest of a few thousand chunks beside the
+/// program itself.
 pub const MIN_MEMORY: u64 = 16 << 20;
-/// Memory of the program itself, in bytes: code, stacks, the runtime, requests in flight. Measured in a release build: 9 MiB
-/// after a mount, of which 8 are code, and 10 with many readers.
+/// Memory of the program itself, in bytes: code, stacks, the runtime, requests in flight. Measured
+/// in a release build: 9 MiB after a mount, of which 8 are code, and 10 with many readers.
 pub const PROGRAM: u64 = 10 << 20;
 /// Time to wait while nothing is released. Decoding 100 MiB takes a tenth of this.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
-/// Time after which one that waits asks the caches again. What others have reserved may go into a cache when they finish, which releases
-/// nothing; and a cache that is asked at each attempt would lose what is about to be used.
+/// Time after which one that waits asks the caches again. What others have reserved may go into a
+/// cache when they finish, which releases nothing; and a cache that is asked at each attempt would
+/// lose what is about to be used.
 const ASK_INTERVAL: Duration = Duration::from_millis(20);
 
 static BUDGET: LazyLock<Budget> = LazyLock::new(|| Budget {
@@ -131,7 +136,8 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> T {
 
 /// Reserves `bytes` for `what`, on a thread that may block.
 ///
-/// Errors: [`ErrorKind::OutOfMemory`] if the bound is lower, or other reservations are not released.
+/// Errors: [`ErrorKind::OutOfMemory`] if the bound is lower, or other reservations are not
+/// released.
 pub fn reserve_blocking(bytes: u64, what: &str) -> Result<Reservation> {
     let mut waiter = Waiter::new(bytes, what)?;
     loop {
@@ -190,7 +196,8 @@ impl Reservation {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// Grows the reservation to `bytes` if there is room for them now. Returns false if there is not.
+    /// Grows the reservation to `bytes` if there is room for them now. Returns false if there is
+    /// not.
     fn try_grow(&mut self, bytes: u64) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         let is_grown = take(more).is_ok();
@@ -292,7 +299,8 @@ impl Drop for Recycled {
     }
 }
 
-/// Returns `buffer` as bytes that release the reservation, and leave the buffer for others, when the last clone is dropped.
+/// Returns `buffer` as bytes that release the reservation, and leave the buffer for others, when
+/// the last clone is dropped.
 pub fn recycled(buffer: Vec<u8>, reservation: Reservation) -> Bytes {
     Bytes::from_owner(Recycled { buffer, reservation })
 }
@@ -399,7 +407,8 @@ mod tests {
         reserve_blocking(most, "the fourth").unwrap();
         assert!(cache.0.lock().is_none());
 
-        // Memory that was in use when the caches were asked goes into one of them while someone waits.
+        // Memory that was in use when the caches were asked goes into one of them while someone
+        // waits.
         let cache = Arc::new(Cache(Mutex::new(None)));
         register_cache(&cache);
         let used = reserve_blocking(most, "what is in use").unwrap();
@@ -408,7 +417,8 @@ mod tests {
         *cache.0.lock() = Some(used);
         waiting.join().unwrap().unwrap();
 
-        // A buffer that is recycled while someone waits for memory, is not kept from those that wait.
+        // A buffer that is recycled while someone waits for memory, is not kept from those that
+        // wait.
         let buffer = Vec::with_capacity(usize::try_from(limit >> 3).unwrap() + (1 << 20));
         let bytes = recycled(buffer, reserve_blocking(most, "the fifth").unwrap());
         let waiting = std::thread::spawn(move || reserve_blocking(most, "the sixth").map(drop));

@@ -4,12 +4,15 @@ use futures_util::stream::{self, StreamExt};
 
 use crate::error::{ErrorKind, Result};
 
-/// Calls `work` for each of `items`, for up to `concurrency` at a time, and passes the results to `take` in any order.
+/// Calls `work` for each of `items`, for up to `concurrency` at a time, and passes the results to
+/// `take` in any order.
 ///
-/// Work that does not fit into memory beside the others is repeated by itself after them: each of several that are decoded may hold what the
-/// next one waits for. `work` must have no effects before it fails with [`ErrorKind::OutOfMemory`].
+/// Work that does not fit into memory beside the others is repeated by itself after them: each of
+/// several that are decoded may hold what the next one waits for. `work` must have no effects
+/// before it fails with [`ErrorKind::OutOfMemory`].
 ///
-/// Errors: the first one of `work` or `take`. [`ErrorKind::OutOfMemory`] means that an item does not fit even alone.
+/// Errors: the first one of `work` or `take`. [`ErrorKind::OutOfMemory`] means that an item does
+/// not fit even alone.
 pub async fn try_for_each<T: Clone, R, F: Future<Output = Result<R>>>(
     items: impl IntoIterator<Item = T>,
     concurrency: usize,

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of the buckets, in microseconds: from what a reply from memory takes to what a store in trouble does.
+/// Upper bounds of the buckets, in microseconds: from what a reply from memory takes to what a
+/// store in trouble does.
 pub(super) const BOUNDS: [u64; 12] =
     [10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 10_000_000];
 

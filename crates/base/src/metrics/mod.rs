@@ -1,9 +1,11 @@
 //! Counts of what this process does, for `.icechunk/stats`, `--metrics` and `icechunkfs top`.
 //!
-//! A daemon serves one mount, so the counts are of the process. A program that makes several mounts with the library sees their sum.
+//! A daemon serves one mount, so the counts are of the process. A program that makes several mounts
+//! with the library sees their sum.
 //!
-//! Counting must cost nothing that a read could notice: relaxed additions to atomics, and two clock readings a request. What the kernel
-//! answers from its own caches, and what it reads from chunk files itself (passthrough), never reaches the daemon and is in no count.
+//! Counting must cost nothing that a read could notice: relaxed additions to atomics, and two clock
+//! readings a request. What the kernel answers from its own caches, and what it reads from chunk
+//! files itself (passthrough), never reaches the daemon and is in no count.
 
 mod histogram;
 mod prometheus;
@@ -60,7 +62,8 @@ pub struct Store {
     pub deletes: Counter,
     /// Attempts after the first one of the same request.
     pub retries: Counter,
-    /// Responses that tell of overload or a fault of the server (429, 5xx), and attempts without a response.
+    /// Responses that tell of overload or a fault of the server (429, 5xx), and attempts without a
+    /// response.
     pub failures: Counter,
     /// Bytes of response bodies.
     pub received: Counter,

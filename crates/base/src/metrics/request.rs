@@ -96,7 +96,8 @@ pub struct Outcome {
     pub bytes: u64,
 }
 
-/// Request under way. Its end counts it: also if it is dropped without an outcome, as one that panics is.
+/// Request under way. Its end counts it: also if it is dropped without an outcome, as one that
+/// panics is.
 #[derive(Debug)]
 pub struct Timed {
     operation: Operation,

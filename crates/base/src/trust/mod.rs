@@ -1,13 +1,16 @@
 //! Decides which files and directories of this machine other users cannot tamper with.
 //!
-//! Trusted owners are root and the effective user of this process. A file is trusted if such a user owns it and no other user
-//! may write to it. A path is trusted if each directory on it belongs to a trusted owner and no other user may write to it;
-//! the sticky bit, as on `/tmp`, is as good, because the next component must have a trusted owner itself. sshd has that rule
-//! for `authorized_keys`. A group whose only member is the owner counts as the owner, as in Debian's sshd for users with a
-//! private group, unless there is an access control list. Directories that the user declares safe with
-//! `ICECHUNKFS_SAFE_DIRECTORY` are trusted, regardless of who may write to them.
+//! Trusted owners are root and the effective user of this process. A file is trusted if such a user
+//! owns it and no other user may write to it. A path is trusted if each directory on it belongs to
+//! a trusted owner and no other user may write to it; the sticky bit, as on `/tmp`, is as good,
+//! because the next component must have a trusted owner itself. sshd has that rule for
+//! `authorized_keys`. A group whose only member is the owner counts as the owner, as in Debian's
+//! sshd for users with a private group, unless there is an access control list. Directories that
+//! the user declares safe with `ICECHUNKFS_SAFE_DIRECTORY` are trusted, regardless of who may write
+//! to them.
 //!
-//! In a file system that another user serves ([`mounts`]) no owner or mode proves anything: everything there counts as that user's.
+//! In a file system that another user serves ([`mounts`]) no owner or mode proves anything:
+//! everything there counts as that user's.
 //!
 //! Paths are walked by descriptors ([`path`]), so that what was checked is what is used.
 
@@ -69,7 +72,8 @@ pub fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// Returns the user as whose the open `file` counts: its owner, or the user who serves its file system.
+/// Returns the user as whose the open `file` counts: its owner, or the user who serves its file
+/// system.
 pub fn owner_of(file: impl AsFd) -> Result<u32> {
     let file = file.as_fd();
     if let Some(mount) = foreign_mount(file)? {
@@ -79,7 +83,8 @@ pub fn owner_of(file: impl AsFd) -> Result<u32> {
     Ok(stat.st_uid)
 }
 
-/// Finds the users as whom the files below an open directory count, as [`owner_of`] does, with one look at the mount table for most of them.
+/// Finds the users as whom the files below an open directory count, as [`owner_of`] does, with one
+/// look at the mount table for most of them.
 #[derive(Clone, Debug)]
 pub struct Owners {
     /// Device of the directory, which no other file system has while the directory is open.
@@ -97,7 +102,8 @@ impl Owners {
         Ok(Owners { device: stat.st_dev, server: foreign_mount(directory)?.map(|mount| mount.user()) })
     }
 
-    /// Returns the user as whom the entry `name` of `folder`, which has the attributes `stat`, counts.
+    /// Returns the user as whom the entry `name` of `folder`, which has the attributes `stat`,
+    /// counts.
     pub fn owner(&self, folder: impl AsFd, name: impl rustix::path::Arg, stat: &Stat) -> Result<u32> {
         if stat.st_dev == self.device {
             return Ok(self.server.unwrap_or(stat.st_uid));
@@ -153,7 +159,8 @@ fn is_writable_by_others(file: impl AsFd, stat: &Stat) -> bool {
         || (by_group && (has_access_list(file) || !users::is_private(stat.st_gid, stat.st_uid)))
 }
 
-/// Returns true if there is an access control list: the group permissions are then an upper bound for everyone named in it.
+/// Returns true if there is an access control list: the group permissions are then an upper bound
+/// for everyone named in it.
 fn has_access_list(file: impl AsFd) -> bool {
     let place = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     let absent = [Errno::NODATA, Errno::OPNOTSUPP];
@@ -161,11 +168,11 @@ fn has_access_list(file: impl AsFd) -> bool {
         .map_or_else(|e| !absent.contains(&e), |_| true)
 }
 
-/// Opens the log file at `path` for appending, and creates it if necessary: for its owner alone, since it names files that other users may
-/// not see. The mode of an existing file stays.
+/// Opens the log file at `path` for appending, and creates it if necessary: for its owner alone,
+/// since it names files that other users may not see. The mode of an existing file stays.
 ///
-/// Errors: [`ErrorKind::PermissionDenied`] if another user could have put it there or may write to it. Devices of root, such
-/// as `/dev/null`, may be writable for everyone.
+/// Errors: [`ErrorKind::PermissionDenied`] if another user could have put it there or may write to
+/// it. Devices of root, such as `/dev/null`, may be writable for everyone.
 pub fn open_log(path: &Path) -> Result<File> {
     let failed = |errno: Errno| Error::io(path.display(), errno.into());
     let (directory, name, shown) = path::open_parent(path, None, Strictness::LogFile, &is_trusted)?;
@@ -174,7 +181,8 @@ pub fn open_log(path: &Path) -> Result<File> {
     let made = flags | OFlags::CREATE | OFlags::EXCL;
     let file = match rustix::fs::openat(&directory, &name, made, Mode::from_raw_mode(0o600)) {
         Err(Errno::EXIST) => {
-            // Another user may have mounted on a file of theirs in a directory such as `/tmp`. A daemon need not answer an open.
+            // Another user may have mounted on a file of theirs in a directory such as `/tmp`. A
+            // daemon need not answer an open.
             let place = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let found = rustix::fs::openat(&directory, &name, place, Mode::empty()).map_err(failed)?;
             check_mount(&found).map_err(|why| distrust_error(&shown, &why))?;
@@ -190,7 +198,8 @@ pub fn open_log(path: &Path) -> Result<File> {
         FileType::CharacterDevice if stat.st_uid == 0 => {}
         _ => drop(check_file(&file).map_err(|why| distrust_error(&shown, &why))?),
     }
-    // In a directory where other users may create names, as in `/tmp`, a name can be a link to an unrelated file.
+    // In a directory where other users may create names, as in `/tmp`, a name can be a link to an
+    // unrelated file.
     if stat.st_nlink > 1 {
         return Err(distrust_error(&shown, &Distrust::Linked));
     }

@@ -1,9 +1,10 @@
 //! Mounts, and the users who serve them.
 //!
-//! The daemon of a FUSE file system claims the owner and the mode of every file. In a mount of another user they therefore prove nothing: everything
-//! there counts as that user's. The kernel names the user of a mount in `/proc/self/mountinfo`, and the number of the mount in a descriptor finds
-//! it there. Neither sends a request to a daemon, which need not answer: both work for a mount that hangs or whose daemon is dead, where any
-//! access fails with `ENOTCONN`.
+//! The daemon of a FUSE file system claims the owner and the mode of every file. In a mount of
+//! another user they therefore prove nothing: everything there counts as that user's. The kernel
+//! names the user of a mount in `/proc/self/mountinfo`, and the number of the mount in a descriptor
+//! finds it there. Neither sends a request to a daemon, which need not answer: both work for a
+//! mount that hangs or whose daemon is dead, where any access fails with `ENOTCONN`.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -18,19 +19,22 @@ use super::path::is_declared_safe;
 use super::{UNKNOWN_USER, is_trusted, name_of};
 use crate::error::{Error, Result};
 
-/// Attempts to find a mount in the table. Old kernels can leave a mount out while another one is added or removed.
+/// Attempts to find a mount in the table. Old kernels can leave a mount out while another one is
+/// added or removed.
 const TRIES: usize = 3;
 
 /// Mount in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Number of the mount in this mount namespace, which no other one has as long as a descriptor of it is open.
+    /// Number of the mount in this mount namespace, which no other one has as long as a descriptor
+    /// of it is open.
     pub id: u64,
     /// Mountpoint.
     pub mountpoint: PathBuf,
     /// File system type, for example `ext4` or `fuse.icechunkfs`.
     pub fs_type: String,
-    /// Source; for an icechunkfs mount the repository and its ref, as `icechunkfs_tree::mount_facts::MountFacts::source` joins them.
+    /// Source; for an icechunkfs mount the repository and its ref, as
+    /// `icechunkfs_tree::mount_facts::MountFacts::source` joins them.
     pub source: String,
     /// Device number, as `major:minor`.
     pub device: String,
@@ -43,13 +47,14 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Returns true if the user who mounted it is the current one or root: commands speak to no other daemon. The kernel, not the daemon,
-    /// names that user.
+    /// Returns true if the user who mounted it is the current one or root: commands speak to no
+    /// other daemon. The kernel, not the daemon, names that user.
     pub fn is_own(&self) -> bool {
         self.owner.is_some_and(is_trusted)
     }
 
-    /// Returns true if another user may answer requests to its files. Such a file system can answer anything, or never.
+    /// Returns true if another user may answer requests to its files. Such a file system can answer
+    /// anything, or never.
     pub fn is_foreign(&self) -> bool {
         let is_fuse = self.fs_type.split('.').next().is_some_and(|family| ["fuse", "fuseblk"].contains(&family));
         is_fuse && !self.is_own()
@@ -85,11 +90,12 @@ impl fmt::Display for ForeignMount {
     }
 }
 
-/// Returns the mount that the open `file` is in if a user who is not trusted serves it, unless its mountpoint is declared safe. Sends no request to
-/// its daemon.
+/// Returns the mount that the open `file` is in if a user who is not trusted serves it, unless its
+/// mountpoint is declared safe. Sends no request to its daemon.
 ///
-/// A mount that is not in the table counts as such: its user may have detached it a moment ago. The mount of the root directory is trusted, from which
-/// this program and its libraries come. After `chroot`, the table may not have it.
+/// A mount that is not in the table counts as such: its user may have detached it a moment ago. The
+/// mount of the root directory is trusted, from which this program and its libraries come. After
+/// `chroot`, the table may not have it.
 pub fn foreign_mount(file: impl AsFd) -> Result<Option<ForeignMount>> {
     let failed = |errno: Errno| Error::io("the mount of an open file", errno.into());
     let id = mount_id(file).map_err(failed)?;
@@ -106,15 +112,17 @@ pub fn foreign_mount(file: impl AsFd) -> Result<Option<ForeignMount>> {
     Ok(Some(ForeignMount { owner: None, mountpoint: None }))
 }
 
-/// Returns the number of the mount that an open file is in, which no other mount has as long as the file is open. Device numbers do not tell: a
-/// directory can be mounted on another of its file system.
+/// Returns the number of the mount that an open file is in, which no other mount has as long as the
+/// file is open. Device numbers do not tell: a directory can be mounted on another of its file
+/// system.
 pub fn mount_id(file: impl AsFd) -> Result<u64, Errno> {
     let file = file.as_fd();
     if let Ok(text) = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())) {
         let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
         return id.and_then(|id| id.trim().parse().ok()).ok_or(Errno::XDEV);
     }
-    // There is no `/proc`. The kernel answers a request for no attributes by itself, since version 5.8.
+    // There is no `/proc`. The kernel answers a request for no attributes by itself, since version
+    // 5.8.
     let found = statx(file, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
     if found.stx_mask & StatxFlags::MNT_ID.bits() != 0 { Ok(found.stx_mnt_id) } else { Err(Errno::XDEV) }
 }
@@ -134,7 +142,8 @@ fn parse(table: &[u8]) -> Vec<Mount> {
     table.split(|&b| b == b'\n').filter_map(parse_line).collect()
 }
 
-/// Parses `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue` (proc_pid_mountinfo(5)).
+/// Parses `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+/// (proc_pid_mountinfo(5)).
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
     let separator = fields.iter().position(|field| *field == b"-")?;

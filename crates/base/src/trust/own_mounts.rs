@@ -9,8 +9,8 @@ pub const FILE_SYSTEM_TYPE: &str = "fuse.icechunkfs";
 const REFS: [&str; 3] = ["@branch:", "@tag:", "@snapshot:"];
 
 impl Mount {
-    /// Returns the repositories of which an icechunkfs mount can be: all readings of its source, as names of repositories and refs
-    /// may have any character.
+    /// Returns the repositories of which an icechunkfs mount can be: all readings of its source, as
+    /// names of repositories and refs may have any character.
     pub fn repositories(&self) -> impl Iterator<Item = &str> {
         let cuts = REFS.into_iter().flat_map(|mark| self.source.match_indices(mark)).map(|(at, _)| at);
         std::iter::once(self.source.len()).chain(cuts).filter_map(|end| self.source.get(..end))

@@ -16,23 +16,28 @@ use crate::error::{Error, ErrorKind, Result};
 /// Symbolic links that are followed at most, as in the kernel.
 pub const MAX_LINKS: usize = 40;
 
-/// Environment variable with the directories that the user declares safe, regardless of who owns them or may write to them: absolute
-/// paths without links, separated by `:`. Git has the same for repositories.
+/// Environment variable with the directories that the user declares safe, regardless of who owns
+/// them or may write to them: absolute paths without links, separated by `:`. Git has the same for
+/// repositories.
 pub const SAFE_DIRECTORY_VARIABLE: &str = "ICECHUNKFS_SAFE_DIRECTORY";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Strictness {
     /// The last component is trusted because of the directories around it.
     Full,
-    /// A group may write to directories of root, as to `/var/log` on some systems: the last component is checked by itself.
+    /// A group may write to directories of root, as to `/var/log` on some systems: the last
+    /// component is checked by itself.
     LogFile,
-    /// Directories may be anybody's. Links decide where the path leads, and must be those of trusted users.
+    /// Directories may be anybody's. Links decide where the path leads, and must be those of
+    /// trusted users.
     Links,
 }
 
-/// Opens the directory `path`, which must be trusted, and returns its path without links. Missing directories are created with mode 0700.
+/// Opens the directory `path`, which must be trusted, and returns its path without links. Missing
+/// directories are created with mode 0700.
 ///
-/// Errors: [`ErrorKind::PermissionDenied`] if another user owns it or a directory on the way, or may write to it.
+/// Errors: [`ErrorKind::PermissionDenied`] if another user owns it or a directory on the way, or
+/// may write to it.
 pub fn create_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
     let mode = Mode::RWXU;
     let (parent, name, shown) = open_parent(path, Some(mode), Strictness::Full, &is_trusted)?;
@@ -44,16 +49,18 @@ pub fn create_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
     open_checked(&parent, &name, &shown, &is_trusted).map(|directory| (directory, shown))
 }
 
-/// Opens the existing directory `path` by the rules of [`create_directory`], with the trusted users for whom `is_trusted` returns true, and
-/// returns its path without links.
+/// Opens the existing directory `path` by the rules of [`create_directory`], with the trusted users
+/// for whom `is_trusted` returns true, and returns its path without links.
 ///
-/// Errors: [`ErrorKind::PermissionDenied`] as there, [`ErrorKind::NotFound`] also for a link that leads nowhere.
+/// Errors: [`ErrorKind::PermissionDenied`] as there, [`ErrorKind::NotFound`] also for a link that
+/// leads nowhere.
 pub fn open_directory(path: &Path, is_trusted: &dyn Fn(u32) -> bool) -> Result<(OwnedFd, PathBuf)> {
     let (parent, name, shown) = open_parent(path, None, Strictness::Full, is_trusted)?;
     open_checked(&parent, &name, &shown, is_trusted).map(|directory| (directory, shown))
 }
 
-/// Opens the directory `name` in `parent`, which `shown` is the path of, after it was checked: an open can wait for the daemon of its file system.
+/// Opens the directory `name` in `parent`, which `shown` is the path of, after it was checked: an
+/// open can wait for the daemon of its file system.
 fn open_checked(parent: &OwnedFd, name: &OsStr, shown: &Path, is_trusted: &dyn Fn(u32) -> bool) -> Result<OwnedFd> {
     let failed = |errno: Errno| Error::io(shown.display(), errno.into());
     let found = rustix::fs::openat(parent, name, PLACE, Mode::empty()).map_err(failed)?;
@@ -65,10 +72,12 @@ fn open_checked(parent: &OwnedFd, name: &OsStr, shown: &Path, is_trusted: &dyn F
     rustix::fs::openat(&found, ".", flags, Mode::empty()).map_err(failed)
 }
 
-/// Opens the directory `path`, which may be anybody's, by a walk that follows no link of another user, and returns its path without links. What such
-/// a user does to the path later has no effect on the descriptor. Missing directories are created with the mode `create`, if given.
+/// Opens the directory `path`, which may be anybody's, by a walk that follows no link of another
+/// user, and returns its path without links. What such a user does to the path later has no effect
+/// on the descriptor. Missing directories are created with the mode `create`, if given.
 ///
-/// Errors: [`ErrorKind::PermissionDenied`] for a link of another user or in that user's file system, [`ErrorKind::NotFound`] without `create`.
+/// Errors: [`ErrorKind::PermissionDenied`] for a link of another user or in that user's file
+/// system, [`ErrorKind::NotFound`] without `create`.
 pub fn open_place(path: &Path, create: Option<Mode>) -> Result<(OwnedFd, PathBuf)> {
     let (parent, name, shown) = open_parent(path, create, Strictness::Links, &is_trusted_link)?;
     let failed = |errno: Errno| Error::io(shown.display(), errno.into());
@@ -83,12 +92,14 @@ pub fn open_place(path: &Path, create: Option<Mode>) -> Result<(OwnedFd, PathBuf
     Ok((directory, shown))
 }
 
-/// Returns `path` without links, as far as it exists, by the rules of [`open_place`]. Changes nothing.
+/// Returns `path` without links, as far as it exists, by the rules of [`open_place`]. Changes
+/// nothing.
 pub fn place_of(path: &Path) -> Result<PathBuf> {
     without_links(path, Strictness::Links, &is_trusted_link)
 }
 
-/// Returns `path` without links, as far as it exists, by the rules of [`create_directory`] for the directories around it. Changes nothing.
+/// Returns `path` without links, as far as it exists, by the rules of [`create_directory`] for the
+/// directories around it. Changes nothing.
 pub fn private_place_of(path: &Path) -> Result<PathBuf> {
     without_links(path, Strictness::Full, &is_trusted)
 }
@@ -108,8 +119,9 @@ fn without_links(path: &Path, strictness: Strictness, is_trusted: &dyn Fn(u32) -
     Ok(absolute)
 }
 
-/// Opens the directory that holds `path`. Returns it with the last component, which is no symbolic link at that moment and
-/// need not exist, and with both as a path without links. Other missing components are created with mode `create`, if given.
+/// Opens the directory that holds `path`. Returns it with the last component, which is no symbolic
+/// link at that moment and need not exist, and with both as a path without links. Other missing
+/// components are created with mode `create`, if given.
 pub(super) fn open_parent(
     path: &Path,
     create: Option<Mode>,
@@ -191,9 +203,10 @@ impl<'a> Step<'a> {
 
     fn enter(&mut self, name: &OsStr) -> Result<()> {
         let mut shown = std::mem::take(&mut self.shown);
-        match name == ".." {
-            true => drop(shown.pop()),
-            false => shown.push(name),
+        if name == ".." {
+            shown.pop();
+        } else {
+            shown.push(name);
         }
         let at = rustix::fs::openat(&self.at, name, PLACE, Mode::empty());
         let at = at.map_err(|e| Error::io(shown.display(), e.into()))?;
@@ -277,12 +290,14 @@ fn unsafe_directory(path: &Path, why: &Distrust) -> Error {
     Error::new(error.kind(), format!("{error}, or declare the directory safe with {SAFE_DIRECTORY_VARIABLE}"))
 }
 
-/// Returns true if a symbolic link of `user` may be followed on the way to a place that this process will change.
+/// Returns true if a symbolic link of `user` may be followed on the way to a place that this
+/// process will change.
 pub fn is_trusted_link(user: u32) -> bool {
     is_trusted(user) || is_unmapped(user)
 }
 
-/// Returns true if `user` stands for all users without a number in this process's user namespace, the machine's root among them.
+/// Returns true if `user` stands for all users without a number in this process's user namespace,
+/// the machine's root among them.
 fn is_unmapped(user: u32) -> bool {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u32>().ok();
     let is_whole = || {

@@ -1,6 +1,7 @@
 //! Names and groups of users, from `/etc/passwd` and `/etc/group`.
 //!
-//! Users and groups of a network directory are unknown here. Their groups count as shared, which is the safe answer.
+//! Users and groups of a network directory are unknown here. Their groups count as shared, which is
+//! the safe answer.
 
 use std::fs::read_to_string;
 

@@ -1,7 +1,7 @@
 //! Defines the location of a chunk's bytes (spec, "Chunk Manifest Files").
 //!
-//! Every module that handles chunk references uses this one type. A payload that is read in place from a manifest
-//! borrows its inline bytes; a payload that outlives the manifest owns them.
+//! Every module that handles chunk references uses this one type. A payload that is read in place
+//! from a manifest borrows its inline bytes; a payload that outlives the manifest owns them.
 
 use std::ops::Range;
 
@@ -9,7 +9,8 @@ use bytes::Bytes;
 
 use super::ids::ObjectId;
 
-/// Location of a chunk's bytes. `B` holds the bytes of an inline chunk: `&[u8]` within a manifest, [`Bytes`] elsewhere.
+/// Location of a chunk's bytes. `B` holds the bytes of an inline chunk: `&[u8]` within a manifest,
+/// [`Bytes`] elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChunkPayload<B = Bytes> {
     /// Bytes in the manifest itself.

@@ -1,8 +1,10 @@
-//! Reads the persisted configuration: a FlexBuffers map in `repo` (version 2) or `config.yaml` (version 1).
+//! Reads the persisted configuration: a FlexBuffers map in `repo` (version 2) or `config.yaml`
+//! (version 1).
 //!
-//! Both have the same schema (`serde`'s external tagging; a YAML tag stands for a one-key map). The configuration is
-//! kept as JSON: members that this program does not know must survive, and most are hints for the caches of other
-//! clients. Members are read one by one, and a member of an unexpected type counts as unset.
+//! Both have the same schema (`serde`'s external tagging; a YAML tag stands for a one-key map). The
+//! configuration is kept as JSON: members that this program does not know must survive, and most
+//! are hints for the caches of other clients. Members are read one by one, and a member of an
+//! unexpected type counts as unset.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +16,8 @@ use super::{flexbuffer, yaml};
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_base::memory::{Meter, Metered};
 
-/// Largest inline chunk, in bytes, if the configuration does not set a threshold (the reference implementation's default).
+/// Largest inline chunk, in bytes, if the configuration does not set a threshold (the reference
+/// implementation's default).
 pub const DEFAULT_INLINE_THRESHOLD: u64 = 512;
 
 /// Persisted configuration of a repository.
@@ -95,8 +98,8 @@ impl RepoConfig {
         }
     }
 
-    /// Returns the virtual chunk containers. Skips unusable entries (in old files a prefix may be a bare word), like
-    /// the reference implementation.
+    /// Returns the virtual chunk containers. Skips unusable entries (in old files a prefix may be a
+    /// bare word), like the reference implementation.
     pub fn virtual_containers(&self) -> Vec<Container> {
         let containers = self.members.get("virtual_chunk_containers").and_then(Value::as_object);
         containers
@@ -155,7 +158,8 @@ pub struct Container {
 /// Store of a container, as far as the configuration describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerStore {
-    /// Kind of the store: `s3`, `s3_compatible`, `tigris`, `gcs`, `azure`, `http`, `local_file_system`, `in_memory`.
+    /// Kind of the store: `s3`, `s3_compatible`, `tigris`, `gcs`, `azure`, `http`,
+    /// `local_file_system`, `in_memory`.
     pub kind: String,
     /// Region of the bucket.
     pub region: Option<String>,
@@ -184,7 +188,8 @@ impl ContainerStore {
             let found = names.iter().find_map(|name| options?.get(name)?.as_str());
             found.filter(|text| !text.is_empty()).map(str::to_owned)
         };
-        // Options stored as a map of text have `"true"` for a flag, and may have names with a prefix.
+        // Options stored as a map of text have `"true"` for a flag, and may have names with a
+        // prefix.
         let flag = |name| options.and_then(|options| options.get(name)).is_some_and(|it| *it == true || *it == "true");
         ContainerStore {
             kind: kind.to_owned(),
@@ -220,7 +225,8 @@ pub(super) fn yaml_to_json(value: serde_yaml_ng::Value, depth: usize) -> Result<
             for (key, value) in items {
                 let key = match yaml_to_json(key, depth)? {
                     Value::String(key) => key,
-                    // No setting has such a key. As text, each level would double the escapes of those below it.
+                    // No setting has such a key. As text, each level would double the escapes of
+                    // those below it.
                     Value::Array(_) | Value::Object(_) => {
                         return Err(Error::corrupt("a key that is a list or a mapping"));
                     }

@@ -1,7 +1,7 @@
 //! Encodes new snapshots and transaction logs, in either version of the format.
 //!
-//! Encoding sorts the lists that files have sorted, and refuses a draft that the reference implementation would not
-//! read, or would panic on later.
+//! Encoding sorts the lists that files have sorted, and refuses a draft that the reference
+//! implementation would not read, or would panic on later.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -17,7 +17,8 @@ use super::transaction_log::{Move, NodeChange};
 use super::unknown;
 use icechunkfs_base::error::{Error, Result};
 
-/// Bytes that a snapshot may have more than the one whose nodes it keeps, before its buffer has to grow.
+/// Bytes that a snapshot may have more than the one whose nodes it keeps, before its buffer has to
+/// grow.
 const ROOM_TO_GROW: usize = 64 << 10;
 
 /// Snapshot to write.
@@ -120,7 +121,8 @@ impl SnapshotDraft {
         }
     }
 
-    /// Encodes the file. Fails if two nodes have the same path, or if `manifests` lists other manifests than the nodes use.
+    /// Encodes the file. Fails if two nodes have the same path, or if `manifests` lists other
+    /// manifests than the nodes use.
     pub fn encode(&self) -> Result<Vec<u8>> {
         envelope::encode(self.version, FileType::Snapshot, &self.payload()?, Compression::default())
     }
@@ -130,7 +132,8 @@ impl SnapshotDraft {
         self.payload_with(None)
     }
 
-    /// Returns the uncompressed payload of the file, which has the nodes `kept`, too. Their manifests are among those of the draft.
+    /// Returns the uncompressed payload of the file, which has the nodes `kept`, too. Their
+    /// manifests are among those of the draft.
     pub fn payload_with(&self, kept: Option<&KeptNodes>) -> Result<Vec<u8>> {
         let extras = match kept {
             Some(kept) => unknown::extras_of_manifests(kept.snapshot.root())?,
@@ -233,8 +236,8 @@ impl SnapshotDraft {
         }
     }
 
-    /// Fails if the list of manifests is not exactly what the nodes refer to: the reference implementation would refuse
-    /// to commit onto the snapshot.
+    /// Fails if the list of manifests is not exactly what the nodes refer to: the reference
+    /// implementation would refuse to commit onto the snapshot.
     fn check_manifests(&self, kept: Vec<ObjectId>, listed: &[ManifestInfo]) -> Result<()> {
         let arrays = self.nodes.iter().filter_map(|node| node.array.as_ref());
         let mut used: BTreeSet<ObjectId> = arrays.flat_map(|array| array.manifests.iter().map(|m| m.id)).collect();
@@ -246,8 +249,8 @@ impl SnapshotDraft {
     }
 }
 
-/// Sorts nodes by the bytes of their paths, whatever the specification states: the reference implementation bisects this order. Fails if two
-/// have the same path.
+/// Sorts nodes by the bytes of their paths, whatever the specification states: the reference
+/// implementation bisects this order. Fails if two have the same path.
 fn sort(nodes: &mut [Entry<'_>]) -> Result<()> {
     let is_ascending = |pair: &[Entry<'_>]| matches!(pair, [x, y] if x.path().as_bytes() < y.path().as_bytes());
     if nodes.windows(2).all(is_ascending) {
@@ -265,7 +268,8 @@ fn write_info(
     info: &ManifestInfo,
     extra: Option<&Vec<u8>>,
 ) -> WIPOffset<fb::ManifestFileInfoV2<'static>> {
-    let (id, num_chunk_refs) = (Some(&fb::ObjectId12(info.id.0)), info.chunk_refs);
+    let id = Some(&fb::ObjectId12(info.id.0));
+    let num_chunk_refs = info.chunk_refs;
     let extra = extra.map(|extra| b.create_vector(extra));
     let args = fb::ManifestFileInfoV2Args { id, size_bytes: info.size, num_chunk_refs, extra };
     fb::ManifestFileInfoV2::create(b, &args)
@@ -312,8 +316,8 @@ fn write_parts(
 }
 
 fn write_array(b: &mut Builder, version: SpecVersion, array: &ArrayDraft) -> WIPOffset<fb::ArrayNodeData<'static>> {
-    // In version 2, `shape` must be present and empty, and `shape_v2` present even for 0-d arrays: otherwise the
-    // reference implementation reads the array as version 1.
+    // In version 2, `shape` must be present and empty, and `shape_v2` present even for 0-d arrays:
+    // otherwise the reference implementation reads the array as version 1.
     let (shape, shape_v2) = match version {
         SpecVersion::V1 => {
             let dimensions = array.shape.iter().map(|d| fb::DimensionShape::new(d.array_length, d.chunk_length));
@@ -336,18 +340,20 @@ fn write_array(b: &mut Builder, version: SpecVersion, array: &ArrayDraft) -> WIP
     });
     let manifests = tables(b, &array.manifests, |b, manifest| {
         let ranges = manifest.extents.iter().map(|(from, to)| fb::ChunkIndexRange::new(*from, *to));
-        let (object_id, extents) = (Some(&fb::ObjectId12(manifest.id.0)), Some(b.create_vector_from_iter(ranges)));
+        let object_id = Some(&fb::ObjectId12(manifest.id.0));
+        let extents = Some(b.create_vector_from_iter(ranges));
         fb::ManifestRef::create(b, &fb::ManifestRefArgs { object_id, extents })
     });
-    let (shape, manifests) = (Some(shape), Some(manifests));
+    let shape = Some(shape);
+    let manifests = Some(manifests);
     fb::ArrayNodeData::create(b, &fb::ArrayNodeDataArgs { shape, dimension_names, manifests, shape_v2 })
 }
 
 /// Transaction log to write. Lists may be in any order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransactionLogDraft {
-    /// Nodes created, deleted (including those below a deleted group) and updated, without those that only moved. A node has one change:
-    /// the format allows it in one list only.
+    /// Nodes created, deleted (including those below a deleted group) and updated, without those
+    /// that only moved. A node has one change: the format allows it in one list only.
     pub nodes: BTreeMap<NodeId, NodeChange>,
     /// Chunks written or deleted, per array.
     pub updated_chunks: Vec<(NodeId, Vec<Vec<u32>>)>,
@@ -369,7 +375,8 @@ impl TransactionLogDraft {
         updated.sort_by_key(|(node, _)| *node);
         let updated_chunks = Some(tables(&mut b, updated, |b, (node, chunks)| write_chunks(b, *node, chunks)));
         let mut moves: Vec<&Move> = self.moves.iter().collect();
-        // Sort by component, unlike the nodes of a snapshot: no component has a NUL, so it suffices to let `/` sort first.
+        // Sort by component, unlike the nodes of a snapshot: no component has a NUL, so it suffices
+        // to let `/` sort first.
         moves.sort_by_cached_key(|m| m.to.replace('/', "\0"));
         let moved_nodes = Some(tables(&mut b, moves, write_move));
         let args = fb::TransactionLogArgs {

@@ -1,8 +1,10 @@
-//! Reads and writes the 39-byte header and the compressed payload that every metadata file has (spec, "Binary File Format").
+//! Reads and writes the 39-byte header and the compressed payload that every metadata file has
+//! (spec, "Binary File Format").
 //!
-//! The version byte applies to one file: a repository migrated from version 1 keeps its old snapshots and manifests
-//! under a version 2 `repo`. Version byte 1 does not imply a flatbuffer: releases 0.1.0a10 to 0.1.3 wrote MessagePack
-//! behind the same header, which [`super::verified`] reports.
+//! The version byte applies to one file: a repository migrated from version 1 keeps its old
+//! snapshots and manifests under a version 2 `repo`. Version byte 1 does not imply a flatbuffer:
+//! releases 0.1.0a10 to 0.1.3 wrote MessagePack behind the same header, which [`super::verified`]
+//! reports.
 
 use std::io::{Read, Write};
 
@@ -22,18 +24,21 @@ const NAME_LEN: usize = 24;
 pub const MAX_PAYLOAD: u64 = (1 << 31) - 1;
 /// Identifier at bytes 4..8 of every flatbuffer that releases from 0.2.0 on wrote.
 pub const FILE_IDENTIFIER: &str = "Ichk";
-/// Smallest first reservation for a payload of unstated size, and extra room whenever the payload grows, in bytes.
+/// Smallest first reservation for a payload of unstated size, and extra room whenever the payload
+/// grows, in bytes.
 const MIN_RESERVATION: u64 = 64 << 10;
-/// Most bytes that a byte of a frame may expand to if it is decompressed in one go. Manifests expand to 11 times their length, while a frame
-/// of tiny blocks only pretends to.
+/// Most bytes that a byte of a frame may expand to if it is decompressed in one go. Manifests
+/// expand to 11 times their length, while a frame of tiny blocks only pretends to.
 const MAX_DIRECT: u64 = 64;
 /// Limit of decompressors that are kept, of some 100 kB each.
 const MAX_UNUSED: usize = 4;
-/// Compression level of zstd for metadata files, if the configuration sets none; the reference implementation's default.
+/// Compression level of zstd for metadata files, if the configuration sets none; the reference
+/// implementation's default.
 const DEFAULT_LEVEL: u8 = 3;
 /// Highest level of zstd.
 const MAX_LEVEL: u64 = 22;
-/// Size, in bytes, from which several threads compress a payload; below it, starting them takes longer.
+/// Size, in bytes, from which several threads compress a payload; below it, starting them takes
+/// longer.
 const MULTITHREADED_FROM: usize = 4 << 20;
 /// Limit of compression threads: a mount shares its machine with other programs.
 const MAX_THREADS: usize = 8;
@@ -54,7 +59,8 @@ impl SpecVersion {
     }
 }
 
-/// File type byte of the header. No release wrote types 3 (attributes) and 5 (chunks); type 3 is read nevertheless.
+/// File type byte of the header. No release wrote types 3 (attributes) and 5 (chunks); type 3 is
+/// read nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileType {
     /// File below `snapshots/`.
@@ -131,10 +137,11 @@ impl Header {
     }
 }
 
-/// Reads a file of type `expected`, and returns its header and its decompressed payload of at most `limit` bytes.
+/// Reads a file of type `expected`, and returns its header and its decompressed payload of at most
+/// `limit` bytes.
 ///
-/// Fails with [`ErrorKind::OutOfMemory`] if the payload exceeds the caller's limit, and with [`ErrorKind::Corrupt`] if
-/// it exceeds the format's limit ([`MAX_PAYLOAD`]).
+/// Fails with [`ErrorKind::OutOfMemory`] if the payload exceeds the caller's limit, and with
+/// [`ErrorKind::Corrupt`] if it exceeds the format's limit ([`MAX_PAYLOAD`]).
 pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, ReservedBytes)> {
     let (header, body) = Header::parse(file)?;
     if header.file_type != expected {
@@ -148,10 +155,12 @@ pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, Re
     Ok((header, payload))
 }
 
-/// Decompresses the payload of a file of type `expected`, like [`decode`]. Memory is reserved first ([`icechunkfs_base::memory`]): as much as the
-/// file claims or its blocks can hold; where that is too much to believe, the reservation doubles whenever the payload outgrows it.
+/// Decompresses the payload of a file of type `expected`, like [`decode`]. Memory is reserved first
+/// ([`icechunkfs_base::memory`]): as much as the file claims or its blocks can hold; where that is
+/// too much to believe, the reservation doubles whenever the payload outgrows it.
 pub(super) fn decompress(body: &[u8], is_compressed: bool, expected: FileType, limit: u64) -> Result<ReservedBytes> {
-    let (limit, what) = (limit.min(MAX_PAYLOAD), format!("a {}", expected.name()));
+    let limit = limit.min(MAX_PAYLOAD);
+    let what = format!("a {}", expected.name());
     if !is_compressed {
         let held = memory::reserve_blocking(check_length(body.len() as u64, expected, limit)?, &what)?;
         return Ok(ReservedBytes::new(body.to_vec(), held));
@@ -173,7 +182,8 @@ pub(super) fn decompress(body: &[u8], is_compressed: bool, expected: FileType, l
         held.resize(payload.len() as u64, &what)?;
         return Ok(ReservedBytes::new(payload, held));
     }
-    // Concatenated frames, checksums and absent content sizes are all in use: the streaming decoder reads them all.
+    // Concatenated frames, checksums and absent content sizes are all in use: the streaming decoder
+    // reads them all.
     let mut decoder = zstd::stream::read::Decoder::with_buffer(body)
         .map_err(|e| Error::with_source(ErrorKind::Corrupt, "zstd", e))?;
     let window = frame::window(body);
@@ -204,7 +214,8 @@ pub(super) fn decompress(body: &[u8], is_compressed: bool, expected: FileType, l
     Ok(ReservedBytes::new(payload, held))
 }
 
-/// Decompresses one frame into the room that `payload` has. Without a window in between, this takes two thirds of a stream's time.
+/// Decompresses one frame into the room that `payload` has. Without a window in between, this takes
+/// two thirds of a stream's time.
 fn decompress_frame(body: &[u8], payload: &mut Vec<u8>) -> std::io::Result<usize> {
     /// Decompressors to use again: to make one takes as long as to decompress 100 kB.
     static UNUSED: Mutex<Vec<zstd::bulk::Decompressor<'static>>> = Mutex::new(Vec::new());
@@ -232,7 +243,8 @@ fn check_length(length: u64, expected: FileType, limit: u64) -> Result<u64> {
     if limit == MAX_PAYLOAD {
         return Err(Error::corrupt("the payload expands to more than the 2 GiB that the format allows"));
     }
-    let (name, left) = (expected.name(), limit >> 20);
+    let name = expected.name();
+    let left = limit >> 20;
     Err(Error::new(
         ErrorKind::OutOfMemory,
         format!("this {name} expands to more than the {left} MiB that the memory bound leaves for it; raise --memory"),
@@ -256,8 +268,8 @@ impl Compression {
     }
 }
 
-/// Encodes a file of `version`. The payload is compressed, because the reference implementation cannot read an uncompressed
-/// one; several threads compress a large payload, still as one frame.
+/// Encodes a file of `version`. The payload is compressed, because the reference implementation
+/// cannot read an uncompressed one; several threads compress a large payload, still as one frame.
 pub fn encode(
     version: SpecVersion,
     file_type: FileType,
@@ -270,7 +282,8 @@ pub fn encode(
     file.extend([version.number(), file_type as u8, 1]);
     let failed = |e| Error::with_source(ErrorKind::Io, "compressing", e);
     let mut encoder = zstd::stream::write::Encoder::new(file, i32::from(level)).map_err(failed)?;
-    // For a small payload, zstd then takes small tables, of which the usual ones take a megabyte and longer to clear than to use.
+    // For a small payload, zstd then takes small tables, of which the usual ones take a megabyte
+    // and longer to clear than to use.
     encoder.set_pledged_src_size(Some(payload.len() as u64)).map_err(failed)?;
     if payload.len() >= MULTITHREADED_FROM {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(MAX_THREADS);
@@ -285,7 +298,8 @@ pub(super) fn has_identifier(payload: &[u8]) -> bool {
     payload.get(4..8) == Some(FILE_IDENTIFIER.as_bytes())
 }
 
-/// Returns the error for a payload that is not a valid flatbuffer; `detail` is the verifier's message.
+/// Returns the error for a payload that is not a valid flatbuffer; `detail` is the verifier's
+/// message.
 pub(super) fn unverified_error(payload: &[u8], detail: impl std::fmt::Display) -> Error {
     if has_identifier(payload) {
         Error::corrupt(format!("not a valid flatbuffer: {detail}"))

@@ -1,15 +1,17 @@
 //! Reads untrusted FlexBuffers.
 //!
-//! The `flexbuffers` crate reads its own output, but indexes and subtracts without checks, so that a damaged buffer
-//! panics; this reader returns an error instead. It reads the values that JSON has (the reference implementation writes
-//! no others) and both spellings of a scalar, inline and indirect.
+//! The `flexbuffers` crate reads its own output, but indexes and subtracts without checks, so that
+//! a damaged buffer panics; this reader returns an error instead. It reads the values that JSON has
+//! (the reference implementation writes no others) and both spellings of a scalar, inline and
+//! indirect.
 //!
-//! Offsets lead backwards, so a hostile buffer can nest endlessly or let a few bytes stand for billions of values.
-//! Depth, number of values and text are bounded, which bounds the time; real items are far below the limits. Each value is counted
-//! before it is made, however often its bytes are used, which bounds the memory.
+//! Offsets lead backwards, so a hostile buffer can nest endlessly or let a few bytes stand for
+//! billions of values. Depth, number of values and text are bounded, which bounds the time; real
+//! items are far below the limits. Each value is counted before it is made, however often its bytes
+//! are used, which bounds the memory.
 //!
-//! A value is read from its *slot* (an address, and the width of the slots around it) and its *packed type* (6 bits of
-//! type, 2 bits of the width at the target of an offset).
+//! A value is read from its *slot* (an address, and the width of the slots around it) and its
+//! *packed type* (6 bits of type, 2 bits of the width at the target of an offset).
 
 use serde_json::{Map, Number, Value};
 
@@ -308,7 +310,8 @@ mod tests {
 
     #[test]
     fn a_vector_that_holds_itself_ends() {
-        // A vector of one element of type vector, whose offset leads back to the vector's own first slot.
+        // A vector of one element of type vector, whose offset leads back to the vector's own first
+        // slot.
         let vector = kind::VECTOR << 2;
         let error = decode(&[1, 0, vector, 2, vector, 1]).unwrap_err();
         assert!(error.to_string().contains("nested deeper"), "{error}");

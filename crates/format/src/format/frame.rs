@@ -20,8 +20,9 @@ pub(super) fn content_size(body: &[u8]) -> Option<u64> {
     zstd::zstd_safe::get_frame_content_size(body).ok().flatten()
 }
 
-/// Returns the most bytes that `body` expands to, if it is one frame and nothing else: the size that its header states, or what its blocks
-/// can hold. The reference implementation states no size, and fills all blocks but the last.
+/// Returns the most bytes that `body` expands to, if it is one frame and nothing else: the size
+/// that its header states, or what its blocks can hold. The reference implementation states no
+/// size, and fills all blocks but the last.
 pub(super) fn bound(body: &[u8]) -> Option<u64> {
     let &descriptor = body.get(4)?;
     let is_single_segment = descriptor & 0x20 != 0;

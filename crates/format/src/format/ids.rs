@@ -1,4 +1,5 @@
-//! Defines object and node ids, and the base 32 that spells them in file names (spec, "Common Types").
+//! Defines object and node ids, and the base 32 that spells them in file names (spec, "Common
+//! Types").
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,9 +10,9 @@ use data_encoding_macro::new_encoding;
 use super::generated::icechunk as fb;
 use icechunkfs_base::error::{Error, Result};
 
-/// Crockford's base 32: upper case, zero bits appended on the right, no padding. Decoding accepts lower case and the
-/// letters that Crockford reads as digits (I, L, O), because people type ids; it refuses set bits behind the last byte,
-/// because two names would then mean one object.
+/// Crockford's base 32: upper case, zero bits appended on the right, no padding. Decoding accepts
+/// lower case and the letters that Crockford reads as digits (I, L, O), because people type ids; it
+/// refuses set bits behind the last byte, because two names would then mean one object.
 const CROCKFORD: Encoding = new_encoding! {
     symbols: "0123456789ABCDEFGHJKMNPQRSTVWXYZ",
     translate_from: "abcdefghjkmnpqrstvwxyzIiLlOo",
@@ -91,7 +92,8 @@ macro_rules! id_type {
 }
 
 id_type! {
-    /// Id of a snapshot, manifest, chunk or transaction log: 12 bytes, 20 characters in a file name.
+    /// Id of a snapshot, manifest, chunk or transaction log: 12 bytes, 20 characters in a file
+    /// name.
     ObjectId, 12, ObjectId12
 }
 
@@ -101,7 +103,8 @@ id_type! {
 }
 
 impl ObjectId {
-    /// Well-known id of the initial snapshot (spec, "Initialize New Repository"). Old version 1 repositories have a random id instead.
+    /// Well-known id of the initial snapshot (spec, "Initialize New Repository"). Old version 1
+    /// repositories have a random id instead.
     pub const INITIAL: ObjectId = ObjectId([0x0b, 0x1c, 0xc8, 0xd6, 0x78, 0x75, 0x80, 0xf0, 0xe3, 0x3a, 0x65, 0x34]);
 
     /// Returns the first 12 bytes of a 16-byte id of the first layout, which has 26 characters.

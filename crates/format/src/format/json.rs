@@ -1,8 +1,9 @@
 //! Makes values of untrusted JSON and MessagePack, each counted before it is made.
 //!
-//! All that serde makes of a document passes through [`Metering`], whatever its type: texts, elements of lists, members of maps, and parts
-//! that are kept until their type is known. Parts that nobody asks for are skipped and cost nothing. The costs are those of
-//! [`serde_json::Value`], the largest of the types, with the room by which lists and maps grow.
+//! All that serde makes of a document passes through [`Metering`], whatever its type: texts,
+//! elements of lists, members of maps, and parts that are kept until their type is known. Parts
+//! that nobody asks for are skipped and cost nothing. The costs are those of [`serde_json::Value`],
+//! the largest of the types, with the room by which lists and maps grow.
 
 use std::fmt;
 
@@ -19,7 +20,8 @@ use icechunkfs_base::memory::Meter;
 pub(super) const ELEMENT: u64 = 2 * size_of::<Value>() as u64;
 /// Bytes of a list besides its elements: it begins with room for four.
 pub(super) const LIST: u64 = 4 * size_of::<Value>() as u64 + ALLOCATION;
-/// Bytes of a member of a map, its name apart: name, value and hash, with an entry in the index. Both grow by doubling.
+/// Bytes of a member of a map, its name apart: name, value and hash, with an entry in the index.
+/// Both grow by doubling.
 pub(super) const MEMBER: u64 = 160;
 /// Bytes of a map besides its members: it begins with room for three.
 pub(super) const MAP: u64 = 320;
@@ -30,8 +32,9 @@ const ALLOCATION: u64 = 32;
 
 /// Parses JSON.
 ///
-/// Errors: [`icechunkfs_base::error::ErrorKind::OutOfMemory`] if `meter` has no room for what is made, [`icechunkfs_base::error::ErrorKind::Corrupt`] if `bytes` are
-/// not JSON or not of that shape.
+/// Errors: [`icechunkfs_base::error::ErrorKind::OutOfMemory`] if `meter` has no room for what is
+/// made, [`icechunkfs_base::error::ErrorKind::Corrupt`] if `bytes` are not JSON or not of that
+/// shape.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8], meter: &mut Meter) -> Result<T> {
     parse_seed(std::marker::PhantomData, bytes, meter)
 }
@@ -70,7 +73,8 @@ where
     }
 }
 
-/// Counts a copy of `value`. Recursion is bounded by the depth of values, which the readers of all encodings bound.
+/// Counts a copy of `value`. Recursion is bounded by the depth of values, which the readers of all
+/// encodings bound.
 pub(super) fn count_copy(value: &Value, meter: &mut Meter) -> Result<()> {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
@@ -112,7 +116,8 @@ pub struct Unmade<'a> {
     pub named: &'a [&'a str],
 }
 
-/// Returns the bytes that [`parse`] counts for `bytes` as a [`Value`], apart from what is `unmade`. The text up to the first error counts.
+/// Returns the bytes that [`parse`] counts for `bytes` as a [`Value`], apart from what is `unmade`.
+/// The text up to the first error counts.
 pub fn measure(bytes: &[u8], unmade: Unmade<'_>) -> u64 {
     let mut sum = 0;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -121,7 +126,8 @@ pub fn measure(bytes: &[u8], unmade: Unmade<'_>) -> u64 {
     sum
 }
 
-/// Returns the bytes that the names of the members of an object take, with a place for a value of each.
+/// Returns the bytes that the names of the members of an object take, with a place for a value of
+/// each.
 pub fn measure_names(bytes: &[u8]) -> u64 {
     let mut sum = 0;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -236,7 +242,8 @@ struct Metering<'t, 'm, T> {
     tally: &'t mut Tally<'m>,
 }
 
-/// Claim of a list or map of how many elements it has. Readers make room for many at once, so that only small claims are passed on.
+/// Claim of a list or map of how many elements it has. Readers make room for many at once, so that
+/// only small claims are passed on.
 fn believable(hint: Option<usize>) -> Option<usize> {
     const MOST: usize = 16;
     hint.filter(|count| *count <= MOST)

@@ -1,10 +1,13 @@
 //! Nodes that a new snapshot has in common with another one.
 //!
-//! A commit of a chunk changes the manifests of one array, and a snapshot may have very many. The bytes of the others are then taken over as
-//! they are: all of a node lies behind its table in the file, as the offsets of a flatbuffer lead forward, except for the descriptions of
-//! tables (vtables), which are few, and are looked for. So the new file is a new front, with the list of nodes and those that changed, and
-//! what follows the first node of the other file ([`Tail`]). What is left of the old versions of the changed ones is dead: manifest references,
-//! but no document that was changed or deleted, and no message or metadata of a commit, as then all is written anew.
+//! A commit of a chunk changes the manifests of one array, and a snapshot may have very many. The
+//! bytes of the others are then taken over as they are: all of a node lies behind its table in the
+//! file, as the offsets of a flatbuffer lead forward, except for the descriptions of tables
+//! (vtables), which are few, and are looked for. So the new file is a new front, with the list of
+//! nodes and those that changed, and what follows the first node of the other file ([`Tail`]). What
+//! is left of the old versions of the changed ones is dead: manifest references, but no document
+//! that was changed or deleted, and no message or metadata of a commit, as then all is written
+//! anew.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +23,8 @@ use icechunkfs_base::error::{Error, Result};
 const WORTH_A_TAIL: usize = 50;
 /// Alignment of everything in a flatbuffer, in bytes.
 const ALIGNMENT: usize = 8;
-/// Bytes that a node takes beside its path, its document, and the lists of an array, in files that this program writes.
+/// Bytes that a node takes beside its path, its document, and the lists of an array, in files that
+/// this program writes.
 const NODE_BYTES: usize = 40;
 /// Bytes of an array beside its dimensions and manifests.
 const ARRAY_BYTES: usize = 40;
@@ -46,7 +50,8 @@ impl KeptNodes {
     /// Fails unless `new` has these nodes, as they are, and beside them as many as `drafted`.
     pub fn check(&self, drafted: usize, new: &Snapshot) -> Result<()> {
         let failed = |what: String| Error::invalid(format!("snapshot {} was not written: {what}", new.id()));
-        let (found, wanted) = (new.node_count(), self.positions.len() + drafted);
+        let found = new.node_count();
+        let wanted = self.positions.len() + drafted;
         if found != wanted {
             return Err(failed(format!("it would have {found} nodes instead of {wanted}")));
         }
@@ -68,7 +73,8 @@ impl KeptNodes {
 #[derive(Debug)]
 pub(super) struct Tail<'a> {
     bytes: &'a [u8],
-    /// Places of the nodes' tables in it, by position in the snapshot's list; those of nodes that are not kept are meaningless.
+    /// Places of the nodes' tables in it, by position in the snapshot's list; those of nodes that
+    /// are not kept are meaningless.
     places: Vec<usize>,
 }
 
@@ -81,7 +87,8 @@ struct Extent<'a> {
 }
 
 impl Extent<'_> {
-    /// Counts a table of at most `fields` fields; none if it has more: what they refer to is not known.
+    /// Counts a table of at most `fields` fields; none if it has more: what they refer to is not
+    /// known.
     fn table(&mut self, table: Table<'_>, fields: usize) -> Option<()> {
         let place = table.loc();
         let back = i32::from_le_bytes(*self.bytes.get(place..)?.first_chunk()?);
@@ -102,7 +109,9 @@ impl Extent<'_> {
         }
         if let Some(array) = stored.node_data_as_array() {
             self.table(array._tab, 4)?;
-            let (shape, names, manifests) = (array.shape_v2(), array.dimension_names(), array.manifests());
+            let shape = array.shape_v2();
+            let names = array.dimension_names();
+            let manifests = array.manifests();
             let rank = array.shape().len() + shape.as_ref().map_or(0, |shape| shape.len());
             self.live += ARRAY_BYTES + DIMENSION_BYTES * rank + (REFERENCE_BYTES + 8 * rank) * manifests.len();
             for dimension in shape.into_iter().flatten() {
@@ -121,7 +130,8 @@ impl Extent<'_> {
 }
 
 impl<'a> Tail<'a> {
-    /// Returns the part of the bytes that has the `kept` nodes, if it is worth taking over for a snapshot that has the nodes `drafted`, too.
+    /// Returns the part of the bytes that has the `kept` nodes, if it is worth taking over for a
+    /// snapshot that has the nodes `drafted`, too.
     pub(super) fn of(kept: &'a KeptNodes, drafted: &[NodeDraft]) -> Option<Self> {
         let KeptNodes { snapshot, positions } = kept;
         let count = snapshot.node_count();
@@ -131,7 +141,8 @@ impl<'a> Tail<'a> {
         let by_id: HashMap<NodeId, &NodeDraft> = drafted.iter().map(|draft| (draft.id, draft)).collect();
         let bytes = snapshot.bytes();
         let mut extent = Extent { bytes, first: bytes.len(), live: 0 };
-        let (mut places, mut next) = (Vec::with_capacity(count), positions.iter().copied().peekable());
+        let mut places = Vec::with_capacity(count);
+        let mut next = positions.iter().copied().peekable();
         for position in 0..u32::try_from(count).ok()? {
             if next.next_if_eq(&position).is_some() {
                 places.push(extent.node(snapshot, position)?);
@@ -162,7 +173,8 @@ impl<'a> Tail<'a> {
         self.places.get(position as usize).copied().filter(|place| *place < self.bytes.len())
     }
 
-    /// Joins `front`, whose list of nodes begins `list` bytes before its end, with the tail. `nodes` are the tables of the list.
+    /// Joins `front`, whose list of nodes begins `list` bytes before its end, with the tail.
+    /// `nodes` are the tables of the list.
     pub(super) fn join(&self, mut front: Vec<u8>, list: usize, nodes: &[ListedNode]) -> Result<Vec<u8>> {
         let failed = || Error::invalid("the list of nodes does not fit into a snapshot");
         let length = front.len();
@@ -187,8 +199,9 @@ impl<'a> Tail<'a> {
     }
 }
 
-/// Returns true if the message or the metadata of the commit are behind byte `first`, as the reference implementation writes them: a user
-/// may have replaced them, and must not find them in a new file.
+/// Returns true if the message or the metadata of the commit are behind byte `first`, as the
+/// reference implementation writes them: a user may have replaced them, and must not find them in a
+/// new file.
 fn has_own_text(snapshot: &Snapshot, first: usize) -> bool {
     let root = snapshot.root();
     let items = root.metadata().iter().flat_map(|item| [item.name().as_bytes(), item.value().bytes()]);
@@ -266,7 +279,8 @@ mod tests {
         ManifestInfo { id: id(number), size: 100, chunk_refs: 3 }
     }
 
-    /// Returns the draft of a snapshot that follows `base` with other manifests of the nodes at `changed`, and the kept ones.
+    /// Returns the draft of a snapshot that follows `base` with other manifests of the nodes at
+    /// `changed`, and the kept ones.
     fn next(base: &Arc<Snapshot>, changed: &[u32], manifest: u8) -> (SnapshotDraft, KeptNodes) {
         let positions: Vec<u32> =
             (0..base.node_count() as u32).filter(|position| !changed.contains(position)).collect();
@@ -344,7 +358,8 @@ mod tests {
     fn dead_bytes_are_left_out_before_they_are_many() {
         let mut base = snapshot(SpecVersion::V2, 2000);
         let size = base.size();
-        let (mut tails, mut most) = (0, 0);
+        let mut tails = 0;
+        let mut most = 0;
         for round in 0..60_u32 {
             let changed: Vec<u32> = (0..2000).filter(|position| position % 3 == round % 3).collect();
             let (draft, kept) = next(&base, &changed, 1 + (round % 200) as u8);

@@ -1,12 +1,15 @@
 //! Encodes new manifests.
 //!
-//! A commit that changes one chunk may have to rewrite a million references, so the file is laid out by hand, front to back, in one pass
-//! and without an allocation per reference; the general builder of the `flatbuffers` crate takes several times as long. The layout must
-//! keep these rules: a table's 8-byte members are aligned to 8 bytes, everything else to 4; offsets lead forward, except the one from a
-//! table to its vtable, which all tables with the same members share.
+//! A commit that changes one chunk may have to rewrite a million references, so the file is laid
+//! out by hand, front to back, in one pass and without an allocation per reference; the general
+//! builder of the `flatbuffers` crate takes several times as long. The layout must keep these
+//! rules: a table's 8-byte members are aligned to 8 bytes, everything else to 4; offsets lead
+//! forward, except the one from a table to its vtable, which all tables with the same members
+//! share.
 //!
-//! Arrays are added in any order ([`ManifestBuilder::next_array`]), and the references of each in theirs. Those of an older manifest are copied member by member, so that virtual locations
-//! keep their checksums and, as long as one dictionary serves them all, their compression.
+//! Arrays are added in any order ([`ManifestBuilder::next_array`]), and the references of each in
+//! theirs. Those of an older manifest are copied member by member, so that virtual locations keep
+//! their checksums and, as long as one dictionary serves them all, their compression.
 
 use super::chunk_payload::{Checksum, ChunkPayload};
 use super::envelope::{self, Compression, FileType, MAX_PAYLOAD, SpecVersion};
@@ -41,7 +44,8 @@ pub struct ManifestBuilder {
     version: SpecVersion,
     /// Arrays; references are added to the last one.
     arrays: Vec<Part>,
-    /// Vtables and references; offsets in it are relative, so that it can follow the list of references.
+    /// Vtables and references; offsets in it are relative, so that it can follow the list of
+    /// references.
     body: Vec<u8>,
     /// Start of each reference in `body`.
     ref_offsets: Vec<u32>,
@@ -100,7 +104,8 @@ struct RefMembers<'a> {
 }
 
 impl ManifestBuilder {
-    /// Creates an empty manifest, at first for the chunks of array `node`, with room for `expected` references.
+    /// Creates an empty manifest, at first for the chunks of array `node`, with room for `expected`
+    /// references.
     pub fn new(id: ObjectId, version: SpecVersion, node: NodeId, expected: usize) -> Self {
         ManifestBuilder {
             id,
@@ -120,7 +125,8 @@ impl ManifestBuilder {
         ManifestBuilder { compression, ..self }
     }
 
-    /// Lets [`ManifestBuilder::copy`] keep compressed locations. All copied references must then come from manifests with this dictionary.
+    /// Lets [`ManifestBuilder::copy`] keep compressed locations. All copied references must then
+    /// come from manifests with this dictionary.
     #[must_use]
     pub fn with_dictionary(mut self, dictionary: Option<&[u8]>) -> Self {
         // Version 1 has plain locations only.
@@ -168,15 +174,16 @@ impl ManifestBuilder {
                     Some(Checksum::LastModified(seconds)) => (None, *seconds),
                     None => (None, 0),
                 };
-                let (offset, length) = (*offset, *length);
+                let offset = *offset;
+                let length = *length;
                 RefMembers { location: Some(location), offset, length, etag, last_modified, ..RefMembers::default() }
             }
         };
         self.add(coords.len(), coords.iter().copied(), &members)
     }
 
-    /// Adds reference `at` of an older manifest unchanged; it must sort after all previous ones. Fails if that manifest has members that
-    /// this one would lose.
+    /// Adds reference `at` of an older manifest unchanged; it must sort after all previous ones.
+    /// Fails if that manifest has members that this one would lose.
     #[inline]
     pub fn copy(&mut self, refs: &ArrayRefs<'_>, at: usize) -> Result<()> {
         refs.manifest().check_known()?;
@@ -289,7 +296,8 @@ impl ManifestBuilder {
         let mut at = [0; SLOTS];
         // The offset to the vtable comes first.
         let mut size: u16 = 4;
-        // This order needs no padding: one offset of 4 bytes, then all members of 8 bytes, then those of 4 and of 12.
+        // This order needs no padding: one offset of 4 bytes, then all members of 8 bytes, then
+        // those of 4 and of 12.
         for slot in [INDEX, OFFSET, LENGTH, CHUNK_ID, INLINE, LOCATION, COMPRESSED_LOCATION, ETAG, LAST_MODIFIED, EXTRA]
         {
             if members & 1 << slot == 0 {
@@ -319,7 +327,9 @@ impl ManifestBuilder {
 
     /// Encodes the file. Fails if there are no references, or if an array was added twice.
     pub fn finish(mut self) -> Result<BuiltManifest> {
-        let (id, version, compression) = (self.id, self.version, self.compression);
+        let id = self.id;
+        let version = self.version;
+        let compression = self.compression;
         let chunk_refs = u32::try_from(self.ref_offsets.len()).map_err(|_| too_large())?;
         if chunk_refs == 0 {
             return Err(Error::invalid("a manifest without references is not written"));
@@ -332,7 +342,8 @@ impl ManifestBuilder {
             .collect();
         let payload = self.assemble()?;
         let file = envelope::encode(version, FileType::Manifest, &payload, compression)?;
-        // SAFETY: `assemble` has laid out exactly the table that the schema describes; tests verify what it writes.
+        // SAFETY: `assemble` has laid out exactly the table that the schema describes; tests verify
+        // what it writes.
         let manifest = unsafe { Manifest::new_unchecked(payload) };
         Ok(BuiltManifest { info: ManifestInfo { id, size: file.len() as u64, chunk_refs }, references, manifest, file })
     }
@@ -349,7 +360,8 @@ impl ManifestBuilder {
         let mut out = Vec::with_capacity(room);
         out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(envelope::FILE_IDENTIFIER.as_bytes());
-        // Sizes in the root table, in bytes: offset to the vtable 4, id 12, arrays 4, dictionary 4, algorithm 1.
+        // Sizes in the root table, in bytes: offset to the vtable 4, id 12, arrays 4, dictionary 4,
+        // algorithm 1.
         let root_vtable = out.len();
         let dictionary_at: u16 = if dictionary.is_some() { 20 } else { 0 };
         for number in [4 + 2 * 4, 28_u16, 4, 16, dictionary_at, 24] {
@@ -402,7 +414,8 @@ impl ManifestBuilder {
         Ok(out)
     }
 
-    /// Returns the starts of each array's references, sorted by the arrays' ids as readers expect it. Fails if an array is there twice.
+    /// Returns the starts of each array's references, sorted by the arrays' ids as readers expect
+    /// it. Fails if an array is there twice.
     fn lists(&self) -> Result<Vec<(NodeId, &[u32])>> {
         let ends = self.arrays.iter().skip(1).map(|part| part.first).chain([self.ref_offsets.len()]);
         let list = |(part, end): (&Part, usize)| (part.node, self.ref_offsets.get(part.first..end).unwrap_or_default());
@@ -567,7 +580,8 @@ mod tests {
         let manifest = Manifest::decode(&built.file, 1 << 20).unwrap();
         assert_eq!(manifest.node_ids().collect::<Vec<_>>(), [node_id(2), node_id(3), node_id(5)]);
         for (node, reference) in &built.references {
-            let (number, refs) = (u32::from(node.0[0]), manifest.array(*node).unwrap().unwrap());
+            let number = u32::from(node.0[0]);
+            let refs = manifest.array(*node).unwrap().unwrap();
             assert_eq!(refs.len() as u32, number % 4);
             assert_eq!(reference.extents, [(0, number % 4), (number, number + 1)]);
             for at in 0..refs.len() {

@@ -1,7 +1,8 @@
-//! Reads metadata items: named JSON values, in FlexBuffers (files of version 2) or MessagePack (version 1).
+//! Reads metadata items: named JSON values, in FlexBuffers (files of version 2) or MessagePack
+//! (version 1).
 //!
-//! The header of the file that holds an item decides: a migrated repository has version 1 snapshots, and copies of
-//! their items as FlexBuffers in `repo`.
+//! The header of the file that holds an item decides: a migrated repository has version 1
+//! snapshots, and copies of their items as FlexBuffers in `repo`.
 
 use std::marker::PhantomData;
 
@@ -20,7 +21,8 @@ const WHAT: &str = "the metadata of a commit";
 /// Vector of items in a file.
 pub type Items<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<fb::MetadataItem<'a>>>;
 
-/// Returns `items` as one JSON object, in the file's order. Fails with the name of an item that cannot be read.
+/// Returns `items` as one JSON object, in the file's order. Fails with the name of an item that
+/// cannot be read.
 pub(super) fn to_json(items: Option<Items<'_>>, version: SpecVersion) -> Result<Metered<Map<String, Value>>> {
     map(items.iter().flatten().map(|item| (item.name(), item.value().bytes())), version)
 }

@@ -1,12 +1,13 @@
 //! Reads the operations log of one file, for display.
 //!
-//! A program that rewrites a log must understand all of it ([`super::repo_state`]); a program that displays it can skip
-//! an operation that a newer program wrote, and needs one entry at a time.
+//! A program that rewrites a log must understand all of it ([`super::repo_state`]); a program that
+//! displays it can skip an operation that a newer program wrote, and needs one entry at a time.
 
 use super::repo_info::RepoInfo;
 use super::repo_state::{self, LogEntry, Operation};
 
-/// Entry with its operation, or the number of the operation's kind if this version does not know it.
+/// Entry with its operation, or the number of the operation's kind if this version does not know
+/// it.
 pub type DisplayedEntry = LogEntry<std::result::Result<Operation, u8>>;
 
 /// Returns entry `at` of the log in `info`, of which the first is the newest; none after the last.

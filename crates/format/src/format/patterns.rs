@@ -1,7 +1,8 @@
 //! Regular expressions of a configuration, which anybody may have written.
 //!
-//! A few bytes of a pattern can stand for megabytes of what it is compiled to (`\pL{200}`), and a configuration may have tens of thousands of
-//! patterns. So each is compiled within a limit that is reserved before.
+//! A few bytes of a pattern can stand for megabytes of what it is compiled to (`\pL{200}`), and a
+//! configuration may have tens of thousands of patterns. So each is compiled within a limit that is
+//! reserved before.
 
 use std::collections::HashMap;
 
@@ -10,12 +11,14 @@ use regex::{Regex, RegexBuilder};
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_base::memory::Meter;
 
-/// Limits of a compiled pattern, in bytes. They are tried in turn, as the library does not say what a pattern takes. The last one is the library's
-/// own, and that of the reference implementation.
+/// Limits of a compiled pattern, in bytes. They are tried in turn, as the library does not say what
+/// a pattern takes. The last one is the library's own, and that of the reference implementation.
 const LIMITS: [usize; 5] = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 10 << 20];
-/// Forms of a pattern that the library keeps, each within the limit: forward, backward, and what it remembers of matches.
+/// Forms of a pattern that the library keeps, each within the limit: forward, backward, and what it
+/// remembers of matches.
 const FORMS: u64 = 3;
-/// Most bytes of a parsed pattern for each byte of its text: a class of three bytes lists 680 ranges of characters.
+/// Most bytes of a parsed pattern for each byte of its text: a class of three bytes lists 680
+/// ranges of characters.
 const PARSED: u64 = 2048;
 const WHAT: &str = "a regular expression of the configuration";
 
@@ -36,7 +39,8 @@ impl Default for Patterns {
 impl Patterns {
     /// Compiles `text`. The inner result has the reason why it is no regular expression, in words.
     ///
-    /// Errors: [`icechunkfs_base::error::ErrorKind::OutOfMemory`] if what it is compiled to has no room.
+    /// Errors: [`icechunkfs_base::error::ErrorKind::OutOfMemory`] if what it is compiled to has no
+    /// room.
     pub fn compile(&mut self, text: &str) -> Result<Result<Regex, String>> {
         if let Some(regex) = self.known.get(text) {
             return Ok(Ok(regex.clone()));
@@ -65,7 +69,8 @@ impl Patterns {
 
     /// Compiles `text` and drops the result.
     ///
-    /// Errors: [`icechunkfs_base::error::ErrorKind::InvalidInput`] with the reason if it is no regular expression, or has no room.
+    /// Errors: [`icechunkfs_base::error::ErrorKind::InvalidInput`] with the reason if it is no
+    /// regular expression, or has no room.
     pub fn check(text: &str) -> Result<()> {
         Patterns::default().compile(text)?.map(drop).map_err(Error::invalid)
     }

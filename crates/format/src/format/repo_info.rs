@@ -1,8 +1,9 @@
 //! Reads `$ROOT/repo`, the entry point of a version 2 repository (spec, "Repo Info File").
 //!
-//! Refs and parents are indices into the list of snapshots. Names are found by linear search, not by the binary search that the sort order
-//! allows: a list has few entries, and an unsorted one (its writer broke a rule) is then read correctly instead of losing refs. Snapshots, which
-//! may be very many, are found by binary search where the list is sorted.
+//! Refs and parents are indices into the list of snapshots. Names are found by linear search, not
+//! by the binary search that the sort order allows: a list has few entries, and an unsorted one
+//! (its writer broke a rule) is then read correctly instead of losing refs. Snapshots, which may be
+//! very many, are found by binary search where the list is sorted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -20,7 +21,8 @@ use super::verified::VerifiedFlatbuffer;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::Metered;
 
-/// Limit of the payload of `repo`, in bytes. The reference implementation cannot hold a million tables in it, some 100 MiB.
+/// Limit of the payload of `repo`, in bytes. The reference implementation cannot hold a million
+/// tables in it, some 100 MiB.
 const MAX_SIZE: u64 = 1 << 30;
 
 /// Feature flags that are read of each list.
@@ -30,7 +32,8 @@ const MAX_FLAGS: usize = 1 << 16;
 #[derive(Debug)]
 pub struct RepoInfo {
     pub(super) buffer: VerifiedFlatbuffer<fb::Repo<'static>>,
-    /// Positions of the snapshots, once one was looked for that a binary search does not find in an unsorted list.
+    /// Positions of the snapshots, once one was looked for that a binary search does not find in an
+    /// unsorted list.
     unsorted: OnceLock<Option<HashMap<ObjectId, usize>>>,
 }
 
@@ -69,7 +72,8 @@ impl RepoInfo {
         self.parent_position(position)?.map(|parent| Ok(ObjectId::from(self.entry(parent)?.id()))).transpose()
     }
 
-    /// Returns branch names and the snapshots they point to, in the file's order (by name). One damaged ref does not affect the rest.
+    /// Returns branch names and the snapshots they point to, in the file's order (by name). One
+    /// damaged ref does not affect the rest.
     pub fn branches(&self) -> impl Iterator<Item = (&str, Result<ObjectId>)> {
         self.refs(self.buffer.root().branches())
     }
@@ -108,7 +112,8 @@ impl RepoInfo {
         if is_there { Some(at) } else { self.unsorted()?.get(&id).copied() }
     }
 
-    /// Returns the positions of all snapshots, if the list is not sorted. They take less memory than the file does.
+    /// Returns the positions of all snapshots, if the list is not sorted. They take less memory
+    /// than the file does.
     fn unsorted(&self) -> Option<&HashMap<ObjectId, usize>> {
         let index = self.unsorted.get_or_init(|| {
             let snapshots = self.buffer.root().snapshots();
@@ -147,7 +152,8 @@ impl RepoInfo {
         })
     }
 
-    /// Returns the message of the entry at `position` of the list of snapshots; empty if there is none.
+    /// Returns the message of the entry at `position` of the list of snapshots; empty if there is
+    /// none.
     pub(super) fn message(&self, position: usize) -> &str {
         self.entry(position).map(|entry| entry.message()).unwrap_or_default()
     }
@@ -172,7 +178,8 @@ impl RepoInfo {
         Status::of(self.buffer.root().status())
     }
 
-    /// Returns the ids of the feature flags that are switched on, and of those that are switched off; none where no list is stored.
+    /// Returns the ids of the feature flags that are switched on, and of those that are switched
+    /// off; none where no list is stored.
     pub fn feature_flags(&self) -> (Option<Vec<u16>>, Option<Vec<u16>>) {
         let root = self.buffer.root();
         // Clients know a few flags: of a longer list, the rest means nothing.

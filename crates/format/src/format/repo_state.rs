@@ -1,11 +1,12 @@
 //! Represents `repo` as a value that can be changed and written again.
 //!
-//! Positions in the file (of parents and of the targets of refs) change with every insertion, so the value has ids instead, and encoding
-//! computes new positions. Content that this program does not interpret is kept as bytes: configuration, metadata values, feature flags.
-//! Losing `pruned_ancestor_tx_logs` would break the diffs of expired repositories.
+//! Positions in the file (of parents and of the targets of refs) change with every insertion, so
+//! the value has ids instead, and encoding computes new positions. Content that this program does
+//! not interpret is kept as bytes: configuration, metadata values, feature flags. Losing
+//! `pruned_ancestor_tx_logs` would break the diffs of expired repositories.
 //!
-//! The operations log has rules that the specification does not state, and the reference implementation asserts some of
-//! them; [`RepoState::record`] follows them.
+//! The operations log has rules that the specification does not state, and the reference
+//! implementation asserts some of them; [`RepoState::record`] follows them.
 
 mod operation;
 
@@ -32,13 +33,15 @@ use icechunkfs_base::memory::{self, Meter, SharedReservation};
 const ENTRY: u64 = 128;
 /// Bytes that a value takes at most while it is encoded, its text apart.
 const ENCODED: u64 = 64;
-/// Bytes that encoding takes for each byte of the state: the builder doubles its buffer, and has the old one and the new one meanwhile.
+/// Bytes that encoding takes for each byte of the state: the builder doubles its buffer, and has
+/// the old one and the new one meanwhile.
 const WRITTEN: u64 = 3;
 
 /// Default number of updates in one file, as in the reference implementation.
 pub const DEFAULT_UPDATES_PER_FILE: usize = 1000;
 
-/// Named value as a file stores it, uninterpreted: a FlexBuffer in version 2, MessagePack in version 1.
+/// Named value as a file stores it, uninterpreted: a FlexBuffer in version 2, MessagePack in
+/// version 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawItem {
     /// Name of the item.
@@ -52,7 +55,8 @@ impl RawItem {
     pub(super) fn read_all(items: Option<metadata::Items<'_>>, meter: &mut Meter) -> Result<Vec<Self>> {
         let mut copies = Vec::new();
         for item in items.iter().flatten() {
-            let (name, value) = (item.name(), item.value().bytes());
+            let name = item.name();
+            let value = item.value().bytes();
             meter.count_items::<Self>(1)?;
             meter.count(2 * TEXT + (name.len() + value.len()) as u64)?;
             copies.push(RawItem { name: name.to_owned(), value: value.to_vec() });
@@ -91,7 +95,8 @@ impl RawItem {
     }
 }
 
-/// Counts what encoding `value` takes. Recursion is bounded by the depth of values, which the readers of all encodings bound.
+/// Counts what encoding `value` takes. Recursion is bounded by the depth of values, which the
+/// readers of all encodings bound.
 fn count_encoded(value: &serde_json::Value, meter: &mut Meter) -> Result<()> {
     use serde_json::Value;
     meter.count(ENCODED)?;
@@ -165,8 +170,8 @@ impl Status {
         }
     }
 
-    /// Returns true unless the repository is online: nothing can be written then but the status itself. What is offline, or in a state that
-    /// a newer release has, can be read.
+    /// Returns true unless the repository is online: nothing can be written then but the status
+    /// itself. What is offline, or in a state that a newer release has, can be read.
     pub fn is_read_only(&self) -> bool {
         self.availability != fb::RepoAvailability::Online.0
     }
@@ -214,8 +219,8 @@ pub struct RepoState {
 }
 
 impl RepoState {
-    /// Reads the state from `info`. Fails if an index is out of range, or if an operation or a member is unknown, which would be lost when
-    /// the state is written.
+    /// Reads the state from `info`. Fails if an index is out of range, or if an operation or a
+    /// member is unknown, which would be lost when the state is written.
     pub fn from_info(info: &RepoInfo) -> Result<Self> {
         let root = info.root();
         unknown::check_repo(root)?;
@@ -241,7 +246,8 @@ impl RepoState {
             meter.count(entry_text(stored))?;
             updates.push(read_known_entry(stored)?);
         }
-        let (enabled, disabled) = (root.enabled_feature_flags(), root.disabled_feature_flags());
+        let enabled = root.enabled_feature_flags();
+        let disabled = root.disabled_feature_flags();
         let blobs = [root.config().map_or(0, |bytes| bytes.len()), root.extra().map_or(0, |bytes| bytes.len())];
         meter.count(blobs.iter().sum::<usize>() as u64)?;
         meter.count_items::<u16>([&enabled, &disabled].into_iter().flatten().map(|flags| flags.len()).sum())?;
@@ -268,12 +274,15 @@ impl RepoState {
         })
     }
 
-    /// Records `operations`, oldest first, of one change at time `now`, for a file whose predecessor was copied to `overwritten/{backup}`. Their
-    /// times rise by a microsecond; the last is at `now` if the entry before leaves room for that.
+    /// Records `operations`, oldest first, of one change at time `now`, for a file whose
+    /// predecessor was copied to `overwritten/{backup}`. Their times rise by a microsecond; the
+    /// last is at `now` if the entry before leaves room for that.
     ///
-    /// The reference implementation refuses times that do not rise, and panics if the newest entry has a backup: therefore the *previous*
-    /// newest entry gets the name of the copy, which ended with it. A full list is cut before an entry that has a copy, and the copy's
-    /// name leads to the older entries; entries without a copy (from a migration, or within one change) cannot be a cut.
+    /// The reference implementation refuses times that do not rise, and panics if the newest entry
+    /// has a backup: therefore the *previous* newest entry gets the name of the copy, which ended
+    /// with it. A full list is cut before an entry that has a copy, and the copy's name leads to
+    /// the older entries; entries without a copy (from a migration, or within one change) cannot be
+    /// a cut.
     pub fn record(&mut self, operations: Vec<Operation>, now: u64, backup: &str, per_file: usize) -> Result<()> {
         let mut earliest = 0;
         if let Some(newest) = self.updates.first_mut() {
@@ -311,7 +320,8 @@ impl RepoState {
         Ok(())
     }
 
-    /// Encodes the file. Fails with [`ErrorKind::InvalidInput`] if the state breaks a rule that readers rely on.
+    /// Encodes the file. Fails with [`ErrorKind::InvalidInput`] if the state breaks a rule that
+    /// readers rely on.
     pub fn encode(&self) -> Result<Vec<u8>> {
         if !self.branches.contains_key("main") {
             return Err(Error::invalid("a repository without branch `main` cannot be written"));
@@ -388,7 +398,8 @@ pub(super) fn write_items(b: &mut Builder, items: &[RawItem]) -> Tables<fb::Meta
     let mut sorted: Vec<&RawItem> = items.iter().collect();
     sorted.sort_by(|x, y| x.name.cmp(&y.name));
     tables(b, sorted, |b, item| {
-        let (name, value) = (Some(b.create_string(&item.name)), Some(b.create_vector(&item.value)));
+        let name = Some(b.create_string(&item.name));
+        let value = Some(b.create_vector(&item.value));
         fb::MetadataItem::create(b, &fb::MetadataItemArgs { name, value })
     })
 }

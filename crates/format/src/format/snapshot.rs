@@ -1,8 +1,8 @@
 //! Reads `$ROOT/snapshots/ID`: every node of the hierarchy at one commit (spec, "Snapshot Files").
 //!
-//! Nodes come in the file's order, which is by the bytes of the path in files of current libraries and by component in
-//! files of 0.2 to 1.1.2; nothing here relies on either. Callers take the chunk grid from `zarr.json`: version 1 stores
-//! a chunk length that version 2 libraries got wrong.
+//! Nodes come in the file's order, which is by the bytes of the path in files of current libraries
+//! and by component in files of 0.2 to 1.1.2; nothing here relies on either. Callers take the chunk
+//! grid from `zarr.json`: version 1 stores a chunk length that version 2 libraries got wrong.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -45,7 +45,8 @@ pub struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// Returns bytes that newer releases give a meaning, for a node that is written again. Fails if that would lose other members.
+    /// Returns bytes that newer releases give a meaning, for a node that is written again. Fails if
+    /// that would lose other members.
     pub fn extra(&self) -> Result<Option<&[u8]>> {
         unknown::check_node(self.stored)?;
         Ok(self.stored.extra().map(|extra| extra.bytes()))
@@ -86,13 +87,14 @@ pub struct ArrayData<'a>(fb::ArrayNodeData<'a>);
 pub struct ManifestRef {
     /// Id of the manifest.
     pub id: ObjectId,
-    /// Half-open ranges of chunk coordinates, one per dimension. Empty for 0-d arrays; an empty list sets no bound.
+    /// Half-open ranges of chunk coordinates, one per dimension. Empty for 0-d arrays; an empty
+    /// list sets no bound.
     pub extents: Vec<(u32, u32)>,
 }
 
 impl ManifestRef {
-    /// Returns the number of chunks that an array of `rank` dimensions may have within the extents; the largest number if they set no
-    /// bound.
+    /// Returns the number of chunks that an array of `rank` dimensions may have within the extents;
+    /// the largest number if they set no bound.
     pub fn places(&self, rank: usize) -> u64 {
         places(self.extents.iter().copied(), rank)
     }
@@ -129,8 +131,9 @@ pub struct ManifestInfo {
 
 /// Bytes that a node takes in tables, without its name and its manifests.
 const NODE_BYTES: u64 = 160;
-/// Most bytes that the nodes may take in tables per byte of the snapshot. In files that clients write, every node has
-/// at least 44 bytes that no other node shares, and every reference to a manifest 32.
+/// Most bytes that the nodes may take in tables per byte of the snapshot. In files that clients
+/// write, every node has at least 44 bytes that no other node shares, and every reference to a
+/// manifest 32.
 const MAX_EXPANSION: u64 = 6;
 
 impl Snapshot {
@@ -150,13 +153,14 @@ impl Snapshot {
         self.buffer.has_identifier()
     }
 
-    /// Returns the root table, for `icechunkfs_repo::repo::verify`, which checks members that nothing else reads.
+    /// Returns the root table, for `icechunkfs_repo::repo::verify`, which checks members that
+    /// nothing else reads.
     pub fn root(&self) -> fb::Snapshot<'_> {
         self.buffer.root()
     }
 
-    /// Returns the bytes of the file with another parent; all else stays the same, bit for bit. Fails if the file names
-    /// no parent: only files of version 1 do.
+    /// Returns the bytes of the file with another parent; all else stays the same, bit for bit.
+    /// Fails if the file names no parent: only files of version 1 do.
     pub fn with_parent(&self, parent: ObjectId) -> Result<Vec<u8>> {
         let stored = self.buffer.root().parent_id().filter(|_| self.version == SpecVersion::V1);
         let place = stored.and_then(|stored| self.buffer.range_of(&stored.0));
@@ -172,7 +176,8 @@ impl Snapshot {
         Self::of_payload(draft.payload()?, draft.version)
     }
 
-    /// Returns the snapshot that `draft`, the content of a file of a release before 0.2, describes. Its memory is reserved like that of a file.
+    /// Returns the snapshot that `draft`, the content of a file of a release before 0.2, describes.
+    /// Its memory is reserved like that of a file.
     pub fn translated(draft: &Metered<SnapshotDraft>) -> Result<Self> {
         const WHAT: &str = "a translated snapshot";
         let mut held = memory::reserve_blocking(2 * draft.reserved(), WHAT)?;
@@ -201,8 +206,8 @@ impl Snapshot {
 
     /// Returns the bytes that a table of the nodes takes, with their names and manifest references.
     ///
-    /// Fails with [`icechunkfs_base::error::ErrorKind::Corrupt`] if that is out of proportion: parts of a flatbuffer may be
-    /// shared, so that a few bytes could expand to very many.
+    /// Fails with [`icechunkfs_base::error::ErrorKind::Corrupt`] if that is out of proportion:
+    /// parts of a flatbuffer may be shared, so that a few bytes could expand to very many.
     fn measure_node_table(&self) -> Result<u64> {
         let max = MAX_EXPANSION * self.buffer.len() as u64;
         let mut expanded = 0_u64;
@@ -220,7 +225,8 @@ impl Snapshot {
         Ok(expanded)
     }
 
-    /// Reserves memory for tables of the nodes, by id or path, while a caller needs them. May block the thread.
+    /// Reserves memory for tables of the nodes, by id or path, while a caller needs them. May block
+    /// the thread.
     pub fn room_for_table(&self) -> Result<Reservation> {
         memory::reserve_blocking(self.node_table_size, "the table of its nodes")
     }
@@ -240,7 +246,8 @@ impl Snapshot {
         ObjectId::from(self.buffer.root().id())
     }
 
-    /// Returns the parent's id, which only files of version 1 contain; in a migrated repository, `repo` takes precedence.
+    /// Returns the parent's id, which only files of version 1 contain; in a migrated repository,
+    /// `repo` takes precedence.
     pub fn parent_id(&self) -> Option<ObjectId> {
         self.buffer.root().parent_id().map(ObjectId::from)
     }
@@ -297,7 +304,8 @@ impl Snapshot {
         old.chain(new).collect()
     }
 
-    /// Returns true if `other` says the same but for the parent, which an expiration of version 1 changes in the file.
+    /// Returns true if `other` says the same but for the parent, which an expiration of version 1
+    /// changes in the file.
     pub fn is_same_but_for_parent(&self, other: &Snapshot) -> bool {
         let is_same_node = |(one, two): (Node<'_>, Node<'_>)| {
             let is_same_data = match (&one.data, &two.data) {
@@ -340,7 +348,8 @@ fn node(stored: fb::NodeSnapshot<'_>) -> Node<'_> {
 
 /// Returns a dimension as version 1 stores it; none if a stored length is impossible.
 fn dimension_of_version_1(stored: &fb::DimensionShape) -> Option<Dimension> {
-    let (array_length, chunk_length) = (stored.array_length(), stored.chunk_length());
+    let array_length = stored.array_length();
+    let chunk_length = stored.chunk_length();
     let num_chunks = match chunk_length {
         0 => (array_length == 0).then_some(0),
         chunk => u32::try_from(array_length.div_ceil(chunk)).ok(),
@@ -354,13 +363,15 @@ impl ManifestRef {
         std::iter::zip(coords, &self.extents).all(|(coord, (from, to))| from <= coord && coord < to)
     }
 
-    /// Returns true if some coordinates may lie within the extents of both. Missing extents restrict nothing.
+    /// Returns true if some coordinates may lie within the extents of both. Missing extents
+    /// restrict nothing.
     pub fn overlaps(&self, other: &ManifestRef) -> bool {
         overlap(&self.extents, &other.extents)
     }
 }
 
-/// Makes one of those of `manifests` that are the same, in the place of the first, with extents that include those of all.
+/// Makes one of those of `manifests` that are the same, in the place of the first, with extents
+/// that include those of all.
 fn unite_repeated(manifests: &mut Vec<ManifestRef>) {
     let mut boxes: HashMap<ObjectId, Vec<(u32, u32)>> = HashMap::new();
     for manifest in manifests.iter() {
@@ -382,7 +393,8 @@ fn unite_repeated(manifests: &mut Vec<ManifestRef>) {
     });
 }
 
-/// Returns a box that includes both. Missing extents restrict nothing, so that the result has as many as both have.
+/// Returns a box that includes both. Missing extents restrict nothing, so that the result has as
+/// many as both have.
 fn including(a: &[(u32, u32)], b: &[(u32, u32)]) -> Vec<(u32, u32)> {
     std::iter::zip(a, b).map(|(a, b)| (a.0.min(b.0), a.1.max(b.1))).collect()
 }
@@ -398,8 +410,9 @@ impl<'a> ArrayData<'a> {
         self.0
     }
 
-    /// Returns the manifests that list the array's chunks, in the order in which a lookup must try them. One that is listed again, which no writer does,
-    /// is there once, with extents that include all.
+    /// Returns the manifests that list the array's chunks, in the order in which a lookup must try
+    /// them. One that is listed again, which no writer does, is there once, with extents that
+    /// include all.
     pub fn manifests(&self) -> Vec<ManifestRef> {
         let mut all: Vec<ManifestRef> =
             self.references().map(|(id, extents)| ManifestRef { id, extents: extents.collect() }).collect();
@@ -409,7 +422,8 @@ impl<'a> ArrayData<'a> {
         all
     }
 
-    /// Returns the ids of these manifests, each with the number of chunks that the array may have within its extents.
+    /// Returns the ids of these manifests, each with the number of chunks that the array may have
+    /// within its extents.
     pub fn places(&self) -> impl ExactSizeIterator<Item = (ObjectId, u64)> {
         let rank = self.rank();
         self.references().map(move |(id, extents)| (id, places(extents, rank)))
@@ -426,7 +440,8 @@ impl<'a> ArrayData<'a> {
 
     /// Returns true if `other` is stored with the same shape, names and manifests.
     pub fn is_same(&self, other: &ArrayData<'_>) -> bool {
-        let (one, two) = (&self.0, &other.0);
+        let one = &self.0;
+        let two = &other.0;
         let is_same_shape = match (one.shape_v2(), two.shape_v2()) {
             (Some(one), Some(two)) => {
                 let sizes = |d: fb::DimensionShapeV2<'_>| (d.array_length(), d.num_chunks());
@@ -438,7 +453,8 @@ impl<'a> ArrayData<'a> {
             (Some(one), Some(two)) => one.iter().map(|d| d.name()).eq(two.iter().map(|d| d.name())),
             (one, two) => one.is_none() && two.is_none(),
         };
-        let (references, others) = (self.references(), other.references());
+        let references = self.references();
+        let others = other.references();
         is_same_shape
             && one.shape().iter().eq(two.shape().iter())
             && has_same_names
@@ -480,7 +496,8 @@ impl<'a> ArrayData<'a> {
         Some(self.0.dimension_names()?.iter().map(|d| d.name()))
     }
 
-    /// Returns the bytes that the array takes in tables: its shape, names and references to manifests.
+    /// Returns the bytes that the array takes in tables: its shape, names and references to
+    /// manifests.
     fn table_size(&self) -> u64 {
         let names = self.dimension_names().into_iter().flatten();
         let names = names.map(|name| size_of::<String>() + name.map_or(0, str::len));
@@ -496,7 +513,8 @@ impl<'a> ArrayData<'a> {
     /// Returns the dimensions as stored; `None` if a stored length is impossible.
     pub fn dimensions(&self) -> Option<Vec<Dimension>> {
         let new = |d: fb::DimensionShapeV2<'_>| {
-            let (array_length, num_chunks) = (d.array_length(), d.num_chunks());
+            let array_length = d.array_length();
+            let num_chunks = d.num_chunks();
             let chunk_length = if num_chunks == 0 { 0 } else { array_length.div_ceil(u64::from(num_chunks)) };
             Dimension { array_length, num_chunks, chunk_length }
         };
@@ -506,8 +524,8 @@ impl<'a> ArrayData<'a> {
         }
     }
 
-    /// Returns the chunks per dimension as stored, for arrays whose `zarr.json` does not state them; `None` if a stored
-    /// length is impossible.
+    /// Returns the chunks per dimension as stored, for arrays whose `zarr.json` does not state
+    /// them; `None` if a stored length is impossible.
     pub fn grid(&self) -> Option<Vec<u32>> {
         Some(self.dimensions()?.iter().map(|d| d.num_chunks).collect())
     }
@@ -521,7 +539,8 @@ mod tests {
     use super::super::testing;
     use super::*;
 
-    /// Returns a snapshot with `arrays` arrays that share references to `references` manifests, which share extents of `rank` dimensions.
+    /// Returns a snapshot with `arrays` arrays that share references to `references` manifests,
+    /// which share extents of `rank` dimensions.
     fn shared(arrays: u32, references: usize, rank: usize) -> Vec<u8> {
         let mut b = FlatBufferBuilder::new();
         let extents = Some(b.create_vector(&vec![fb::ChunkIndexRange::new(0, 1); rank]));
@@ -538,7 +557,8 @@ mod tests {
                 let path = Some(b.create_string(&format!("/{n}")));
                 let id = fb::ObjectId8::new(&u64::from(n).to_be_bytes());
                 let node_data = Some(array);
-                let (id, node_data_type) = (Some(&id), fb::NodeData::Array);
+                let id = Some(&id);
+                let node_data_type = fb::NodeData::Array;
                 let args = fb::NodeSnapshotArgs { id, path, user_data, node_data_type, node_data, extra: None };
                 fb::NodeSnapshot::create(&mut b, &args)
             })

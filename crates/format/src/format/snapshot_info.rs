@@ -1,7 +1,9 @@
-//! Describes commits: entries of the list of snapshots in `repo`, or what snapshot files of older versions say of themselves.
+//! Describes commits: entries of the list of snapshots in `repo`, or what snapshot files of older
+//! versions say of themselves.
 //!
-//! A history may have very many commits, and each a message and metadata of megabytes, which cost next to nothing where they are stored: they
-//! compress well, and parts may be shared. So a description does not have them. It knows where they are ([`CommitText`]) and reads them when
+//! A history may have very many commits, and each a message and metadata of megabytes, which cost
+//! next to nothing where they are stored: they compress well, and parts may be shared. So a
+//! description does not have them. It knows where they are ([`CommitText`]) and reads them when
 //! they are asked for, one commit after another.
 
 use std::fmt;
@@ -23,7 +25,8 @@ const WHAT: &str = "the message and metadata of a commit";
 /// Longest title of a commit, in characters.
 const MAX_TITLE: usize = 200;
 
-/// Commit: all that history needs, without fetching snapshot files. `T` is its text, or nothing where that is not needed.
+/// Commit: all that history needs, without fetching snapshot files. `T` is its text, or nothing
+/// where that is not needed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SnapshotInfo<T = CommitText> {
     /// Id of the snapshot.
@@ -77,7 +80,8 @@ impl<T> SnapshotInfo<T> {
 }
 
 impl SnapshotInfo {
-    /// Describes a commit without metadata and pruned logs, for a message that this program has made.
+    /// Describes a commit without metadata and pruned logs, for a message that this program has
+    /// made.
     pub fn new(id: ObjectId, parent: Option<ObjectId>, flushed_at: u64, message: impl Into<String>) -> Self {
         let text = CommitText::own(message.into(), Vec::new(), SpecVersion::V2);
         SnapshotInfo { id, parent, flushed_at, pruned_ancestor_tx_logs: Vec::new(), text }
@@ -130,7 +134,8 @@ impl CommitText {
         CommitText(TextPlace::Own(Arc::new(Metered::own(OwnText { message, metadata, version }))))
     }
 
-    /// Returns a text that was read from a file of a release before 0.2, whose `metadata` is encoded again as in `version`.
+    /// Returns a text that was read from a file of a release before 0.2, whose `metadata` is
+    /// encoded again as in `version`.
     pub fn read(message: String, metadata: Vec<RawItem>, version: SpecVersion) -> Result<Self> {
         let mut meter = Meter::new(WHAT);
         meter.count(message.len() as u64)?;
@@ -185,7 +190,8 @@ impl CommitText {
         stored.into_iter().flatten().map(|item| item.name()).chain(own)
     }
 
-    /// Returns the metadata as `repo` stores it: each item decoded and encoded again where it is stored in another way. `meter` counts it.
+    /// Returns the metadata as `repo` stores it: each item decoded and encoded again where it is
+    /// stored in another way. `meter` counts it.
     pub fn metadata_for_repo(&self, meter: &mut Meter) -> Result<Vec<RawItem>> {
         match &self.0 {
             TextPlace::Repo(repo, position) => RawItem::read_all(repo.metadata_items(*position), meter),

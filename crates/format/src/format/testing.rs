@@ -36,7 +36,8 @@ pub fn node_id(n: u8) -> NodeId {
     NodeId([n; 8])
 }
 
-/// Returns a `repo` with snapshots (id, parent's position), the `n`th committed at second `n`, and branches (name, position).
+/// Returns a `repo` with snapshots (id, parent's position), the `n`th committed at second `n`, and
+/// branches (name, position).
 pub fn repo(snapshots: &[(ObjectId, i32)], branches: &[(&str, u32)]) -> Vec<u8> {
     repo_with(snapshots, branches, |b, name, snapshot_index| {
         let name = Some(b.create_string(name));

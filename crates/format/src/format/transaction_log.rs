@@ -1,6 +1,8 @@
-//! Reads `$ROOT/transactions/ID`: the nodes and chunks that one commit changed (spec, "Transaction Log Files").
+//! Reads `$ROOT/transactions/ID`: the nodes and chunks that one commit changed (spec, "Transaction
+//! Log Files").
 //!
-//! A log can name tens of millions of chunks, so it is read in place. Code that keeps what it names counts that with a [`Meter`].
+//! A log can name tens of millions of chunks, so it is read in place. Code that keeps what it names
+//! counts that with a [`Meter`].
 
 use std::collections::HashSet;
 
@@ -154,7 +156,8 @@ impl TransactionLog {
     }
 
     fn either(&self, one: NodeChange, other: NodeChange) -> Result<Metered<HashSet<NodeId>>> {
-        let (mut nodes, mut meter) = (HashSet::new(), Meter::new("the nodes of a transaction log"));
+        let mut nodes = HashSet::new();
+        let mut meter = Meter::new("the nodes of a transaction log");
         for node in self.nodes(one).chain(self.nodes(other)) {
             meter.count(NODE_BYTES)?;
             nodes.insert(node);
@@ -180,9 +183,11 @@ impl TransactionLog {
         self.buffer.root().moved_nodes().is_some_and(|moves| !moves.is_empty())
     }
 
-    /// Returns the moved nodes. Fails if a move lacks a member: all are required, though the schema does not state it.
+    /// Returns the moved nodes. Fails if a move lacks a member: all are required, though the schema
+    /// does not state it.
     pub fn moves(&self) -> Result<Metered<Vec<Move>>> {
-        let (mut moves, mut meter) = (Vec::new(), Meter::new("the moves of a transaction log"));
+        let mut moves = Vec::new();
+        let mut meter = Meter::new("the moves of a transaction log");
         for stored in self.buffer.root().moved_nodes().into_iter().flatten() {
             let (Some(from), Some(to), Some(node)) = (stored.from(), stored.to(), stored.node_id()) else {
                 return Err(Error::corrupt(format!("transaction log {}: a move lacks a member", self.id())));

@@ -1,8 +1,9 @@
 //! Members of stored tables that this release does not know.
 //!
-//! A newer release may add members to the tables of the format, and give the reserved members `extra` a meaning. Readers pass over both.
-//! A table that is written again keeps its `extra` where the table stands for the same thing as before; where it does not, and for
-//! members without a name here, the write is refused: what they say may be wrong afterwards, or needed.
+//! A newer release may add members to the tables of the format, and give the reserved members
+//! `extra` a meaning. Readers pass over both. A table that is written again keeps its `extra` where
+//! the table stands for the same thing as before; where it does not, and for members without a name
+//! here, the write is refused: what they say may be wrong afterwards, or needed.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -89,14 +90,16 @@ pub(super) fn check_node(stored: fb::NodeSnapshot<'_>) -> Result<()> {
 }
 
 fn has_unknown_in_array(array: fb::ArrayNodeData<'_>) -> bool {
-    let (names, shape) = (array.dimension_names(), array.shape_v2());
+    let names = array.dimension_names();
+    let shape = array.shape_v2();
     has_members_behind(array._tab, fb::ArrayNodeData::VT_SHAPE_V2)
         || names.into_iter().flatten().any(|name| has_members_behind(name._tab, fb::DimensionName::VT_NAME))
         || shape.into_iter().flatten().any(|one| has_members_behind(one._tab, fb::DimensionShapeV2::VT_NUM_CHUNKS))
         || array.manifests().iter().any(|one| has_members_behind(one._tab, fb::ManifestRef::VT_EXTENTS))
 }
 
-/// Returns the `extra` of the manifests that `snapshot` lists. Fails if an entry has other unknown members.
+/// Returns the `extra` of the manifests that `snapshot` lists. Fails if an entry has other unknown
+/// members.
 pub(super) fn extras_of_manifests(snapshot: fb::Snapshot<'_>) -> Result<HashMap<ObjectId, Vec<u8>>> {
     let mut extras = HashMap::new();
     for info in snapshot.manifest_files_v2().into_iter().flatten() {
@@ -109,8 +112,8 @@ pub(super) fn extras_of_manifests(snapshot: fb::Snapshot<'_>) -> Result<HashMap<
     Ok(extras)
 }
 
-/// Returns true if the tables around a manifest's references have members that a manifest with other references would lose. Nothing tells
-/// whether they are still right there.
+/// Returns true if the tables around a manifest's references have members that a manifest with
+/// other references would lose. Nothing tells whether they are still right there.
 pub(super) fn is_in_manifest(root: fb::Manifest<'_>) -> bool {
     let is_in_array = |array: fb::ArrayManifest<'_>| {
         array.extra().is_some() || has_members_behind(array._tab, fb::ArrayManifest::VT_EXTRA)
@@ -178,7 +181,8 @@ mod tests {
         RepoState::from_info(&known).unwrap();
     }
 
-    /// Returns a snapshot with an array and a manifest, both with an `extra`; the array has another member if `is_unknown`.
+    /// Returns a snapshot with an array and a manifest, both with an `extra`; the array has another
+    /// member if `is_unknown`.
     fn snapshot(is_unknown: bool) -> Arc<Snapshot> {
         let mut b: Builder = FlatBufferBuilder::new();
         let extents = Some(b.create_vector(&[fb::ChunkIndexRange::new(0, 1)]));
@@ -186,7 +190,8 @@ mod tests {
             &mut b,
             &fb::ManifestRefArgs { object_id: Some(&fb::ObjectId12(id(1).0)), extents },
         );
-        let (shape, manifests) = (b.create_vector::<fb::DimensionShape>(&[]), b.create_vector(&[manifest]));
+        let shape = b.create_vector::<fb::DimensionShape>(&[]);
+        let manifests = b.create_vector(&[manifest]);
         let args = fb::DimensionShapeV2Args { array_length: 1, num_chunks: 1 };
         let dimension = fb::DimensionShapeV2::create(&mut b, &args);
         let args = fb::ArrayNodeDataArgs {
@@ -196,7 +201,9 @@ mod tests {
             shape_v2: Some(b.create_vector(&[dimension])),
         };
         let array = fb::ArrayNodeData::create(&mut b, &args);
-        let (path, document, extra) = (b.create_string("/a"), b.create_vector(b"{}"), b.create_vector(b"of the node"));
+        let path = b.create_string("/a");
+        let document = b.create_vector(b"{}");
+        let extra = b.create_vector(b"of the node");
         let table = b.start_table();
         b.push_slot_always(fb::NodeSnapshot::VT_ID, fb::ObjectId8(node_id(1).0));
         b.push_slot_always(fb::NodeSnapshot::VT_PATH, path);

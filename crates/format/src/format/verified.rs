@@ -13,8 +13,9 @@ use icechunkfs_base::memory::ReservedBytes;
 
 /// Limit of nested tables. The schemas nest less deeply: repo, update, status, ...
 const MAX_DEPTH: usize = 16;
-/// Limit of a file's apparent size, as a multiple of its length. Tables may share strings (the reference implementation shares locations),
-/// so that a walk sees more bytes than the file has; a larger factor is an attack on the verifier's time.
+/// Limit of a file's apparent size, as a multiple of its length. Tables may share strings (the
+/// reference implementation shares locations), so that a walk sees more bytes than the file has; a
+/// larger factor is an attack on the verifier's time.
 const MAX_SHARING: usize = 64;
 
 /// Root table, whatever the lifetime of the buffer that holds it.
@@ -40,8 +41,8 @@ pub(crate) struct VerifiedFlatbuffer<R: RootTable> {
 }
 
 impl<R: RootTable> VerifiedFlatbuffer<R> {
-    /// Verifies `bytes`: every offset within the buffer, every required field present, every string UTF-8. The length
-    /// of the buffer bounds the work, whatever its content.
+    /// Verifies `bytes`: every offset within the buffer, every required field present, every string
+    /// UTF-8. The length of the buffer bounds the work, whatever its content.
     pub(crate) fn new(bytes: impl Into<ReservedBytes<Bytes>>) -> Result<Self> {
         let verify = |bytes: &[u8], options: &VerifierOptions| {
             let root = flatbuffers::root_with_opts::<R::Table<'_>>(options, bytes);
@@ -51,7 +52,8 @@ impl<R: RootTable> VerifiedFlatbuffer<R> {
         unsafe { Self::verified_by(bytes.into(), verify) }.map(|(verified, ())| verified)
     }
 
-    /// Creates the value like [`VerifiedFlatbuffer::new`], verified by `verify`; returns also what it returns.
+    /// Creates the value like [`VerifiedFlatbuffer::new`], verified by `verify`; returns also what
+    /// it returns.
     ///
     /// # Safety
     ///
@@ -80,7 +82,8 @@ impl<R: RootTable> VerifiedFlatbuffer<R> {
         }
     }
 
-    /// Creates the value like [`VerifiedFlatbuffer::new`] without verifying, for bytes that this program has just encoded.
+    /// Creates the value like [`VerifiedFlatbuffer::new`] without verifying, for bytes that this
+    /// program has just encoded.
     ///
     /// # Safety
     ///
@@ -94,7 +97,8 @@ impl<R: RootTable> VerifiedFlatbuffer<R> {
     /// Returns the root table, read in place.
     #[inline]
     pub(crate) fn root(&self) -> R::Table<'_> {
-        // SAFETY: these bytes were verified as an `R`, or the caller of `new_unchecked` guaranteed it; they cannot change while `self` exists.
+        // SAFETY: these bytes were verified as an `R`, or the caller of `new_unchecked` guaranteed
+        // it; they cannot change while `self` exists.
         unsafe { flatbuffers::root_unchecked::<R::Table<'_>>(&self.bytes) }
     }
 
@@ -108,14 +112,16 @@ impl<R: RootTable> VerifiedFlatbuffer<R> {
         self.bytes.len()
     }
 
-    /// Returns the range of `part`, a slice from [`VerifiedFlatbuffer::root`], in the buffer. A value can keep it without borrowing from the buffer.
+    /// Returns the range of `part`, a slice from [`VerifiedFlatbuffer::root`], in the buffer. A
+    /// value can keep it without borrowing from the buffer.
     pub(crate) fn range_of(&self, part: &[u8]) -> Option<std::ops::Range<usize>> {
         let start = (part.as_ptr() as usize).checked_sub(self.bytes.as_ptr() as usize)?;
         let end = start.checked_add(part.len())?;
         (end <= self.bytes.len()).then_some(start..end)
     }
 
-    /// Returns the bytes of a range that [`VerifiedFlatbuffer::range_of`] returned; empty if it is out of bounds.
+    /// Returns the bytes of a range that [`VerifiedFlatbuffer::range_of`] returned; empty if it is
+    /// out of bounds.
     pub(crate) fn slice(&self, range: std::ops::Range<usize>) -> &[u8] {
         self.bytes.get(range).unwrap_or_default()
     }

@@ -1,7 +1,8 @@
 //! Parses untrusted YAML, after a check of its size.
 //!
-//! An alias stands for everything under its anchor, so that a few lines can mean billions of values, and parsers take time that grows with
-//! the square of the depth of a document. One pass over the events counts values and text with aliases expanded, and stops at a limit.
+//! An alias stands for everything under its anchor, so that a few lines can mean billions of
+//! values, and parsers take time that grows with the square of the depth of a document. One pass
+//! over the events counts values and text with aliases expanded, and stops at a limit.
 //! `config.yaml`, the only YAML file, has some hundred values, three or four levels deep.
 
 use std::collections::HashMap;
@@ -19,7 +20,8 @@ const MAX_DOCUMENT: usize = 1 << 20;
 pub(super) const MAX_DEPTH: usize = 64;
 /// Limits of values and text in a document, with aliases expanded.
 pub(super) const LIMITS: Limits = Limits { values: 1 << 16, text: 4 << 20 };
-/// Bytes of memory that a value takes at most, its text apart: as an event, in the tree of the parser, and as JSON.
+/// Bytes of memory that a value takes at most, its text apart: as an event, in the tree of the
+/// parser, and as JSON.
 const VALUE: u64 = 512;
 
 /// Size of a part of a document, with aliases expanded.
@@ -29,7 +31,8 @@ struct Extent {
     text: usize,
 }
 
-/// Parses a document, whose values `meter` counts, those that [`super::config::yaml_to_json`] makes of them included.
+/// Parses a document, whose values `meter` counts, those that [`super::config::yaml_to_json`] makes
+/// of them included.
 ///
 /// Errors: [`ErrorKind::Corrupt`] if it exceeds a limit or is not YAML.
 pub(super) fn parse(bytes: &[u8], meter: &mut Meter) -> Result<Value> {
@@ -45,7 +48,8 @@ pub(super) fn parse(bytes: &[u8], meter: &mut Meter) -> Result<Value> {
 
 fn check_size(text: &str) -> Result<Extent> {
     let mut anchors: HashMap<usize, Extent> = HashMap::new();
-    // Anchors and extents of sequences and maps that have not ended. The document itself is the first.
+    // Anchors and extents of sequences and maps that have not ended. The document itself is the
+    // first.
     let mut open = vec![(0, Extent::default())];
     for event in Parser::new_from_str(text) {
         let (event, _) = event.map_err(|e| unreadable(Box::new(e)))?;

@@ -8,7 +8,8 @@ use super::document;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
 
-/// Maximum number of dimensions. numpy stops at 64; chunk coordinates are kept in fixed-size buffers of this length.
+/// Maximum number of dimensions. numpy stops at 64; chunk coordinates are kept in fixed-size
+/// buffers of this length.
 pub const MAX_RANK: usize = 64;
 
 /// Chunk layout of an array, from its `zarr.json`.
@@ -16,14 +17,15 @@ pub const MAX_RANK: usize = 64;
 pub struct ArrayMetadata {
     /// Elements per dimension.
     pub shape: Vec<u64>,
-    /// Stored objects per dimension: all coordinates are below. An object is a chunk of the chunk grid, or a shard of several chunks
-    /// if a storage transformer combines them.
+    /// Stored objects per dimension: all coordinates are below. An object is a chunk of the chunk
+    /// grid, or a shard of several chunks if a storage transformer combines them.
     pub grid: Vec<u32>,
     /// Chunks of the chunk grid per dimension, which a snapshot stores.
     chunks: Vec<u32>,
     /// Encoding of coordinates as keys.
     pub key_encoding: KeyEncoding,
-    /// Uncompressed bytes of a whole chunk, or of a whole shard of a sharded array; none if the data type has no fixed size.
+    /// Uncompressed bytes of a whole chunk, or of a whole shard of a sharded array; none if the
+    /// data type has no fixed size.
     pub nominal_chunk_bytes: Option<u64>,
 }
 
@@ -42,7 +44,8 @@ struct Document {
 /// Properties of an array that a snapshot stores beside its `zarr.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArraySummary {
-    /// Elements, chunks and, where all chunks of the dimension have the same length, elements per chunk.
+    /// Elements, chunks and, where all chunks of the dimension have the same length, elements per
+    /// chunk.
     pub dimensions: Vec<(u64, u32, Option<u64>)>,
     /// Names of the dimensions, if there are any. An empty name becomes none.
     pub dimension_names: Option<Vec<Option<String>>>,
@@ -64,7 +67,8 @@ impl ArraySummary {
         }
         let metadata = ArrayMetadata::parse_reserved(zarr_json, room)?;
         let names: Names = document::parse(zarr_json, room)?;
-        let (dimension_names, rank) = (names.dimension_names, metadata.shape.len());
+        let dimension_names = names.dimension_names;
+        let rank = metadata.shape.len();
         if let Some(names) = &dimension_names
             && names.len() != rank
         {
@@ -99,9 +103,10 @@ impl Extension {
 impl ArrayMetadata {
     /// Parses an array's `zarr.json`.
     ///
-    /// Fails with [`ErrorKind::Corrupt`] if it is not JSON or lacks a member, with [`ErrorKind::Unsupported`] for an unknown chunk grid
-    /// or key encoding, with [`ErrorKind::OutOfMemory`] if the memory bound has no room for looking into it: that is no property of the
-    /// document.
+    /// Fails with [`ErrorKind::Corrupt`] if it is not JSON or lacks a member, with
+    /// [`ErrorKind::Unsupported`] for an unknown chunk grid or key encoding, with
+    /// [`ErrorKind::OutOfMemory`] if the memory bound has no room for looking into it: that is no
+    /// property of the document.
     pub fn parse(zarr_json: &[u8]) -> Result<Self> {
         Self::parse_reserved(zarr_json, &mut document::reserve(zarr_json)?)
     }
@@ -122,14 +127,15 @@ impl ArrayMetadata {
             let too_many = |_| Error::new(ErrorKind::Unsupported, "a dimension of more than 2^32 chunks");
             dimensions.iter().map(|dimension| u32::try_from(dimension.count).map_err(too_many)).collect::<Result<_>>()
         };
-        let (grid, chunks) = (counts(&objects)?, counts(&document.chunk_grid.chunk_shapes(&document.shape)?)?);
+        let grid = counts(&objects)?;
+        let chunks = counts(&document.chunk_grid.chunk_shapes(&document.shape)?)?;
         let key_encoding = KeyEncoding::parse(document.chunk_key_encoding.as_ref())?;
         Ok(ArrayMetadata { shape: document.shape, grid, chunks, key_encoding, nominal_chunk_bytes })
     }
 }
 
-/// Returns the chunks per shard and dimension if `transformers` has the storage transformer of ZEP 2's draft, which named it by
-/// its `type`, and by a URL that documents no longer have.
+/// Returns the chunks per shard and dimension if `transformers` has the storage transformer of ZEP
+/// 2's draft, which named it by its `type`, and by a URL that documents no longer have.
 pub(super) fn chunks_per_shard(transformers: &Value) -> Result<Option<Vec<u64>>> {
     let is_indexed = |transformer: &&Value| {
         ["type", "name"].iter().any(|key| transformer.get(key).and_then(Value::as_str) == Some("indexed"))
@@ -171,8 +177,9 @@ pub(super) fn dimensions(zarr_json: &[u8]) -> Result<(Vec<u64>, Vec<Dimension>)>
     Ok((document.shape, dimensions))
 }
 
-/// Returns the runs of chunks of equal length along each dimension of an array of `shape` with the member `chunk_grid`: elements per chunk and
-/// number of chunks. They take no more memory than the member.
+/// Returns the runs of chunks of equal length along each dimension of an array of `shape` with the
+/// member `chunk_grid`: elements per chunk and number of chunks. They take no more memory than the
+/// member.
 pub fn chunk_runs(chunk_grid: &Value, shape: &[u64]) -> Result<Vec<Vec<(u64, u64)>>> {
     let name = document::extension_name(chunk_grid).unwrap_or_default();
     let configuration = chunk_grid.get("configuration").unwrap_or(&Value::Null);
@@ -220,7 +227,8 @@ fn regular(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
         .collect()
 }
 
-/// Parses `chunk_shapes`: per dimension a size for all chunks, or a list of sizes and `[size, count]` runs.
+/// Parses `chunk_shapes`: per dimension a size for all chunks, or a list of sizes and
+/// `[size, count]` runs.
 fn rectilinear(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
     let dimensions = configuration.get("chunk_shapes").and_then(Value::as_array);
     let dimensions = dimensions.ok_or_else(|| Error::corrupt("the rectilinear chunk grid has no chunk_shapes"))?;
@@ -232,7 +240,8 @@ fn rectilinear(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
                 return Ok(Dimension::regular(length, size));
             }
             let mut count: u64 = 0;
-            let (mut nominal, mut runs) = (0, Vec::<(u64, u64)>::new());
+            let mut nominal = 0;
+            let mut runs = Vec::<(u64, u64)>::new();
             for run in sizes.as_array().ok_or_else(wrong)? {
                 let (size, times) = match run.as_array().map(Vec::as_slice) {
                     Some([size, times]) => (size.as_u64().ok_or_else(wrong)?, times.as_u64().ok_or_else(wrong)?),

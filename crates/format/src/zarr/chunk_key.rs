@@ -1,8 +1,9 @@
 //! Chunk coordinates and their spelling as keys (Zarr v3, "chunk key encoding").
 //!
-//! Icechunk stores coordinates; an array's `chunk_key_encoding` determines the keys that Zarr programs ask for. With separator `/`
-//! each coordinate but the last is a directory; with `.` the whole key is one file name beside `zarr.json`. Only the
-//! canonical spelling is a chunk: no leading zeros, no signs.
+//! Icechunk stores coordinates; an array's `chunk_key_encoding` determines the keys that Zarr
+//! programs ask for. With separator `/` each coordinate but the last is a directory; with `.` the
+//! whole key is one file name beside `zarr.json`. Only the canonical spelling is a chunk: no
+//! leading zeros, no signs.
 
 use std::fmt::Write as _;
 
@@ -23,7 +24,8 @@ pub enum Separator {
 /// An array's `chunk_key_encoding`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyEncoding {
-    /// True if keys begin with a component `c` (`default`), false if with the first coordinate (`v2`).
+    /// True if keys begin with a component `c` (`default`), false if with the first coordinate
+    /// (`v2`).
     pub prefixed: bool,
     /// Separator between coordinates.
     pub separator: Separator,
@@ -68,7 +70,8 @@ impl KeyEncoding {
         }
     }
 
-    /// Returns the file name of chunk `coords` within its directory: the last coordinate, or the whole key if the key is one name.
+    /// Returns the file name of chunk `coords` within its directory: the last coordinate, or the
+    /// whole key if the key is one name.
     pub fn file_name(&self, coords: &[u32]) -> String {
         let mut name = String::new();
         match (self.separator, coords) {
@@ -90,7 +93,8 @@ impl KeyEncoding {
         name
     }
 
-    /// Returns the length in bytes of the longest file name of a chunk in `grid` (chunks per dimension).
+    /// Returns the length in bytes of the longest file name of a chunk in `grid` (chunks per
+    /// dimension).
     pub fn longest_name(&self, grid: &[u32]) -> usize {
         let last: Vec<u32> = grid.iter().map(|count| count.saturating_sub(1)).collect();
         self.file_name(&last).len()

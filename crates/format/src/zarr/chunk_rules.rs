@@ -1,7 +1,8 @@
 //! Facts about an array's chunks on which other clients of a repository rely.
 //!
-//! A snapshot has coordinates, and any names and bytes can be committed for them. Icechunk's own library asks for chunks by the default names
-//! only, whatever an array's `chunk_key_encoding` says; and a program that reads an array without compression needs chunks of one length.
+//! A snapshot has coordinates, and any names and bytes can be committed for them. Icechunk's own
+//! library asks for chunks by the default names only, whatever an array's `chunk_key_encoding`
+//! says; and a program that reads an array without compression needs chunks of one length.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -21,7 +22,8 @@ pub const OTHER_NAMES: &str = "its chunk_key_encoding gives chunks other names t
 pub struct ChunkRules {
     /// True if chunks have the names by which the Icechunk library asks for them.
     pub has_default_names: bool,
-    /// Length of each chunk, in bytes, if chunks are stored as they are: without compression, and in a regular grid.
+    /// Length of each chunk, in bytes, if chunks are stored as they are: without compression, and
+    /// in a regular grid.
     pub raw_length: Option<u64>,
 }
 
@@ -69,8 +71,8 @@ impl Document {
     }
 }
 
-/// Returns true if chunks of an array with `rank` dimensions have the names of the default encoding. Without dimensions there is no
-/// separator.
+/// Returns true if chunks of an array with `rank` dimensions have the names of the default
+/// encoding. Without dimensions there is no separator.
 fn has_default_names(encoding: &KeyEncoding, rank: usize) -> bool {
     encoding.prefixed && encoding.suffix.is_empty() && (rank == 0 || encoding.separator == Separator::Slash)
 }

@@ -1,8 +1,8 @@
 //! Parses a `zarr.json` within the memory bound, and the values that its members share.
 //!
-//! The memory is reserved by those who look into a document ([`reserve`], [`reserve_members`]), before it is parsed: a refused reservation
-//! says nothing about the document, and must not be mistaken for a reason why it cannot be read. What is parsed is counted on that
-//! reservation.
+//! The memory is reserved by those who look into a document ([`reserve`], [`reserve_members`]),
+//! before it is parsed: a refused reservation says nothing about the document, and must not be
+//! mistaken for a reason why it cannot be read. What is parsed is counted on that reservation.
 
 use std::fmt;
 
@@ -16,16 +16,18 @@ use icechunkfs_base::error::{Context, Result};
 use icechunkfs_base::memory::Meter;
 use icechunkfs_base::printable;
 
-/// Most bytes of a `zarr.json` whose values need no reservation ([`Meter::brief`]), whatever they are.
+/// Most bytes of a `zarr.json` whose values need no reservation ([`Meter::brief`]), whatever they
+/// are.
 const SMALL: usize = 1 << 10;
 /// Members that may be long and that nobody here looks into: they are skipped without being kept.
 const SKIPPED: [&str; 2] = ["attributes", "consolidated_metadata"];
 const WHAT: &str = "a zarr.json, to be looked into,";
 
-/// Reserves the memory that the values of the members of `zarr_json` may take, apart from [`SKIPPED`], and what is made of them. May block
-/// the thread.
+/// Reserves the memory that the values of the members of `zarr_json` may take, apart from
+/// [`SKIPPED`], and what is made of them. May block the thread.
 ///
-/// Errors: [`ErrorKind::OutOfMemory`](icechunkfs_base::error::ErrorKind::OutOfMemory), which is no property of the document.
+/// Errors: [`ErrorKind::OutOfMemory`](icechunkfs_base::error::ErrorKind::OutOfMemory), which is no
+/// property of the document.
 pub fn reserve(zarr_json: &[u8]) -> Result<Meter> {
     reserve_largest(std::iter::once(zarr_json))
 }
@@ -41,7 +43,8 @@ pub fn reserve_members(zarr_json: &[u8]) -> Result<Meter> {
     Meter::prepaid(WHAT, memory_of(zarr_json).saturating_add(3 * zarr_json.len() as u64))
 }
 
-/// Reserves what [`reserve`] does for the one of `documents` that takes the most: they are looked into one after another.
+/// Reserves what [`reserve`] does for the one of `documents` that takes the most: they are looked
+/// into one after another.
 ///
 /// Errors: as for [`reserve`].
 pub fn reserve_largest<'a>(documents: impl Iterator<Item = &'a [u8]>) -> Result<Meter> {
@@ -51,22 +54,26 @@ pub fn reserve_largest<'a>(documents: impl Iterator<Item = &'a [u8]>) -> Result<
     }
 }
 
-/// Returns the most bytes that the values of `zarr_json` take, and lists of numbers that are made of them.
+/// Returns the most bytes that the values of `zarr_json` take, and lists of numbers that are made
+/// of them.
 fn memory_of(zarr_json: &[u8]) -> u64 {
     let values = json::measure(zarr_json, Unmade { skipped: &SKIPPED, ..Unmade::default() });
     values.saturating_add(values / 2)
 }
 
-/// Parses `zarr_json` on the reservation `room`. Values that were parsed on it before must have been dropped. Fails with
-/// [`ErrorKind::Corrupt`](icechunkfs_base::error::ErrorKind::Corrupt) if it is not JSON, or not of that shape.
+/// Parses `zarr_json` on the reservation `room`. Values that were parsed on it before must have
+/// been dropped. Fails with [`ErrorKind::Corrupt`](icechunkfs_base::error::ErrorKind::Corrupt) if
+/// it is not JSON, or not of that shape.
 pub(super) fn parse<T: DeserializeOwned>(zarr_json: &[u8], room: &mut Meter) -> Result<T> {
     room.restart();
     json::parse(zarr_json, room).context(|| "this zarr.json is not an array's")
 }
 
-/// Returns the member `node_type` of `zarr_json`, if it is text, without memory for the other members.
+/// Returns the member `node_type` of `zarr_json`, if it is text, without memory for the other
+/// members.
 ///
-/// Errors: [`ErrorKind::Corrupt`](icechunkfs_base::error::ErrorKind::Corrupt) if `zarr_json` is not JSON.
+/// Errors: [`ErrorKind::Corrupt`](icechunkfs_base::error::ErrorKind::Corrupt) if `zarr_json` is not
+/// JSON.
 pub fn node_type(zarr_json: &[u8]) -> Result<Option<String>> {
     /// Longest text that is returned, in characters.
     const LONGEST: usize = 100;
@@ -76,12 +83,14 @@ pub fn node_type(zarr_json: &[u8]) -> Result<Option<String>> {
     Ok(node_type.map(|text| printable::shorten(&text, LONGEST).into_owned()))
 }
 
-/// Returns the members of `zarr_json` with their texts; none if it is not a JSON object. Few members take little memory.
+/// Returns the members of `zarr_json` with their texts; none if it is not a JSON object. Few
+/// members take little memory.
 pub fn members(zarr_json: &[u8]) -> Option<Members<'_>> {
     Members::parse(std::str::from_utf8(zarr_json).ok()?).ok()
 }
 
-/// Returns the first of the members `names` that has another value in one of two documents than in the other.
+/// Returns the first of the members `names` that has another value in one of two documents than in
+/// the other.
 ///
 /// Errors: [`ErrorKind::OutOfMemory`](icechunkfs_base::error::ErrorKind::OutOfMemory).
 pub fn first_difference<'n>(one: &[u8], other: &[u8], names: &[&'n str]) -> Result<Option<&'n str>> {

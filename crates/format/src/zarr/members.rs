@@ -1,8 +1,10 @@
-//! JSON objects whose values stay text: numbers keep all their digits, attributes their bytes, and no value takes memory.
+//! JSON objects whose values stay text: numbers keep all their digits, attributes their bytes, and
+//! no value takes memory.
 
 use serde::de::IgnoredAny;
 
-/// Most levels of lists and objects in a value. Readers refuse documents with more (json-c stops at 32 for all of `.zmetadata`).
+/// Most levels of lists and objects in a value. Readers refuse documents with more (json-c stops at
+/// 32 for all of `.zmetadata`).
 const MAX_DEPTH: usize = 24;
 /// Members of an array's `zarr.json`.
 const ARRAY_MEMBERS: [&str; 11] = [
@@ -18,7 +20,8 @@ const ARRAY_MEMBERS: [&str; 11] = [
     "dimension_names",
     "storage_transformers",
 ];
-/// Most bytes of a number. Python refuses numbers of more than 4300 digits, and with them the whole document.
+/// Most bytes of a number. Python refuses numbers of more than 4300 digits, and with them the whole
+/// document.
 const MAX_NUMBER: usize = 400;
 
 /// Whitespace of JSON.
@@ -37,11 +40,12 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Parses an object in which names need not be Unicode: escapes may make half a character. Returns the members whose names are, and the
-    /// texts of the other names.
+    /// Parses an object in which names need not be Unicode: escapes may make half a character.
+    /// Returns the members whose names are, and the texts of the other names.
     pub fn parse_unicode(text: &'a str) -> Result<(Self, Vec<&'a str>), String> {
         serde_json::from_str::<IgnoredAny>(text).map_err(|error| error.to_string())?;
-        let (mut members, mut others) = (Vec::new(), Vec::new());
+        let mut members = Vec::new();
+        let mut others = Vec::new();
         for part in split(text, '{', '}').ok_or("not an object")? {
             let (name, value) = member(part).ok_or("a member without a value")?;
             match string(name) {
@@ -109,11 +113,14 @@ pub fn list(text: &str) -> Option<Vec<&str>> {
     split(text, '[', ']')
 }
 
-/// Returns the texts between the commas of a valid list or object; none if `text` is something else.
+/// Returns the texts between the commas of a valid list or object; none if `text` is something
+/// else.
 fn split(text: &str, open: char, close: char) -> Option<Vec<&str>> {
     let inside = text.trim_matches(WHITESPACE).strip_prefix(open)?.strip_suffix(close)?;
     let mut parts = Vec::new();
-    let (mut start, mut depth, mut bytes) = (0, 0_usize, inside.bytes().enumerate());
+    let mut start = 0;
+    let mut depth = 0_usize;
+    let mut bytes = inside.bytes().enumerate();
     while let Some((at, byte)) = bytes.next() {
         match byte {
             b'"' => skip_string(&mut bytes),
@@ -197,7 +204,8 @@ pub fn has_long_integer(text: &str) -> bool {
             number.bytes().enumerate().all(|(at, byte)| byte.is_ascii_digit() || (at == 0 && byte == b'-'));
         is_integer && number.parse::<i64>().is_err() && number.parse::<u64>().is_err()
     };
-    let (mut start, mut bytes) = (None, text.bytes().enumerate());
+    let mut start = None;
+    let mut bytes = text.bytes().enumerate();
     while let Some((at, byte)) = bytes.next() {
         match byte {
             b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E' => {
@@ -219,9 +227,11 @@ pub fn check_portable(text: &str) -> Result<(), &'static str> {
     check_portable_within(text, MAX_DEPTH)
 }
 
-/// Checks that readers of `most_levels` levels can parse the valid JSON value `text`. Returns the reason if not.
+/// Checks that readers of `most_levels` levels can parse the valid JSON value `text`. Returns the
+/// reason if not.
 pub fn check_portable_within(text: &str, most_levels: usize) -> Result<(), &'static str> {
-    let (mut depth, mut number) = (0_usize, None);
+    let mut depth = 0_usize;
+    let mut number = None;
     let mut bytes = text.bytes().enumerate();
     while let Some((at, byte)) = bytes.next() {
         if matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.') || (number.is_some() && matches!(byte, b'e' | b'E')) {

@@ -1,8 +1,9 @@
-//! The parts of a `zarr.json` that matter to a file system: the chunk grid, the keys of chunks, and the places of inner chunks in
-//! shards.
+//! The parts of a `zarr.json` that matter to a file system: the chunk grid, the keys of chunks, and
+//! the places of inner chunks in shards.
 //!
-//! All other codecs, fill values and attributes are left to the reading program. A document with unsupported members is still shown
-//! unchanged; only the layout of its chunks then follows from Icechunk's own metadata.
+//! All other codecs, fill values and attributes are left to the reading program. A document with
+//! unsupported members is still shown unchanged; only the layout of its chunks then follows from
+//! Icechunk's own metadata.
 
 pub mod array;
 pub mod chunk_key;

@@ -1,12 +1,15 @@
-//! Documents of arrays whose chunks are shown in other units: inner chunks of shards as chunks ([`unshard`]), and chunks as inner
-//! chunks of shards ([`pack`]).
+//! Documents of arrays whose chunks are shown in other units: inner chunks of shards as chunks
+//! ([`unshard`]), and chunks as inner chunks of shards ([`pack`]).
 //!
-//! The bytes of chunks stay as they are, so only `chunk_grid` and `codecs` change; all other members keep their text. An array is
-//! left as it is where the result would not have exactly the same values:
+//! The bytes of chunks stay as they are, so only `chunk_grid` and `codecs` change; all other
+//! members keep their text. An array is left as it is where the result would not have exactly the
+//! same values:
 //!
-//! - Codecs behind the shard other than a checksum: parts of the shard do not exist before all of it is decoded.
-//! - Codecs before the shard that change values. Missing inner chunks are filled before such a codec is undone, and missing chunks
-//!   after it. `transpose` moves elements: inner chunks then have permuted coordinates, and the codec moves into the chunk.
+//! - Codecs behind the shard other than a checksum: parts of the shard do not exist before all of
+//!   it is decoded.
+//! - Codecs before the shard that change values. Missing inner chunks are filled before such a
+//!   codec is undone, and missing chunks after it. `transpose` moves elements: inner chunks then
+//!   have permuted coordinates, and the codec moves into the chunk.
 
 use super::array::{self, ArrayMetadata};
 use super::document;
@@ -47,8 +50,9 @@ pub struct Packed {
     pub per_shard: Box<[u64]>,
 }
 
-/// Returns the form in which `zarr_json`, an array's, has the inner chunks of its shards as chunks; none if it has no shards. Fails
-/// with the reason if the result would not be exactly the same. Works on the reservation `room` ([`document::reserve_members`]).
+/// Returns the form in which `zarr_json`, an array's, has the inner chunks of its shards as chunks;
+/// none if it has no shards. Fails with the reason if the result would not be exactly the same.
+/// Works on the reservation `room` ([`document::reserve_members`]).
 pub fn unshard(zarr_json: &[u8], room: &mut Meter) -> Result<Option<Unsharded>, String> {
     if !ShardLayout::may_be_in(zarr_json) {
         return Ok(None);
@@ -96,7 +100,9 @@ struct Peeled<'a> {
 
 impl<'a> Peeled<'a> {
     fn new(codecs: Vec<&'a str>, rank: usize) -> Self {
-        let (levels, before, losses) = (Vec::new(), Vec::new(), Vec::new());
+        let levels = Vec::new();
+        let before = Vec::new();
+        let losses = Vec::new();
         Peeled { levels, before, codecs, axes: (0..rank).collect(), shape: Vec::new(), losses }
     }
 
@@ -108,7 +114,8 @@ impl<'a> Peeled<'a> {
         inner.map(|inner| *inner)
     }
 
-    /// Takes the shard with `layout` off the codecs. Returns the layout of its inner chunks, if they are shards.
+    /// Takes the shard with `layout` off the codecs. Returns the layout of its inner chunks, if
+    /// they are shards.
     fn peel(&mut self, layout: ShardLayout, room: &mut Meter) -> Result<Option<ShardLayout>, String> {
         let at = self.codecs.iter().position(|codec| is_sharding(codec)).ok_or("its codecs have no shards")?;
         let (before, rest) = self.codecs.split_at(at);
@@ -150,9 +157,9 @@ impl<'a> Peeled<'a> {
     }
 }
 
-/// Returns the form in which `zarr_json`, an array's, has shards of `wanted` chunks per dimension. For an array of another rank, the last
-/// numbers count; missing ones are 1. Fails with the reason if the array cannot have them. Works on the reservation `room`
-/// ([`document::reserve_members`]).
+/// Returns the form in which `zarr_json`, an array's, has shards of `wanted` chunks per dimension.
+/// For an array of another rank, the last numbers count; missing ones are 1. Fails with the reason
+/// if the array cannot have them. Works on the reservation `room` ([`document::reserve_members`]).
 pub fn pack(zarr_json: &[u8], wanted: &[u64], room: &mut Meter) -> Result<Packed, String> {
     let members = parse(zarr_json)?;
     if has_transformers(&members) {
@@ -198,8 +205,8 @@ pub fn pack(zarr_json: &[u8], wanted: &[u64], room: &mut Meter) -> Result<Packed
     Ok(Packed { zarr_json, per_shard })
 }
 
-/// Returns the document of a group without consolidated metadata, which describes arrays as stored; none if it has none. The
-/// caller has reserved the memory ([`document::reserve_members`]).
+/// Returns the document of a group without consolidated metadata, which describes arrays as stored;
+/// none if it has none. The caller has reserved the memory ([`document::reserve_members`]).
 pub fn without_consolidated(zarr_json: &[u8]) -> Option<String> {
     const MEMBER: &str = "consolidated_metadata";
     // Escaped names are missed; no program writes them.
@@ -252,8 +259,8 @@ fn name_of(codec: &str) -> Option<String> {
     string(codec).or_else(|| Members::parse(codec).ok()?.get("name").and_then(string))
 }
 
-/// Returns true for data types with fill values that zarr-python before 3.2 cannot hash, which it does for arrays with shards. `struct` is a type of later
-/// versions, which can.
+/// Returns true for data types with fill values that zarr-python before 3.2 cannot hash, which it
+/// does for arrays with shards. `struct` is a type of later versions, which can.
 fn is_record(data_type: &str) -> bool {
     let is_raw = |bits: &str| bits.parse::<u64>().is_ok();
     matches!(data_type, "raw_bytes" | "structured") || data_type.strip_prefix('r').is_some_and(is_raw)

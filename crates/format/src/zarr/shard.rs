@@ -1,12 +1,14 @@
 //! Shards: many *inner* chunks in one stored object, found through an index in it.
 //!
-//! Two documents describe the same bytes. The codec `sharding_indexed` divides a chunk of the grid into inner chunks, and may
-//! do so again within them; ZEP 2's draft had a storage transformer (`"type": "indexed"`) that puts neighbors of the grid into
-//! one object. The index has an offset and a length per inner chunk, 8 bytes each, in C order; all ones mark an absent one. The length
+//! Two documents describe the same bytes. The codec `sharding_indexed` divides a chunk of the grid
+//! into inner chunks, and may do so again within them; ZEP 2's draft had a storage transformer
+//! (`"type": "indexed"`) that puts neighbors of the grid into one object. The index has an offset
+//! and a length per inner chunk, 8 bytes each, in C order; all ones mark an absent one. The length
 //! of the index follows from `zarr.json` alone, since its codecs have fixed sizes.
 //!
-//! [`ShardLayout::parse`] derives the layout of a stored object from a `zarr.json`, [`Index::decode`] reads an index. Both are pure.
-//! An index is untrusted: [`Index::faults`] lists its invalid entries, and nothing here relies on their absence.
+//! [`ShardLayout::parse`] derives the layout of a stored object from a `zarr.json`,
+//! [`Index::decode`] reads an index. Both are pure. An index is untrusted: [`Index::faults`] lists
+//! its invalid entries, and nothing here relies on their absence.
 
 use std::ops::Range;
 
@@ -43,7 +45,8 @@ pub enum IndexLocation {
 /// Layout of an array's stored objects, or of inner chunks that are shards again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardLayout {
-    /// Inner chunks per dimension of a shard. The dimensions are those that the codec sees, in the order that a `transpose` gave them.
+    /// Inner chunks per dimension of a shard. The dimensions are those that the codec sees, in the
+    /// order that a `transpose` gave them.
     pub grid: Vec<u64>,
     /// Elements per dimension of an inner chunk.
     pub inner_shape: Vec<u64>,
@@ -60,7 +63,8 @@ pub struct ShardLayout {
     count: u64,
 }
 
-/// Part of a [`ShardLayout`] by which the index of a shard is found and decoded. Arrays of different layouts may have the same shard.
+/// Part of a [`ShardLayout`] by which the index of a shard is found and decoded. Arrays of
+/// different layouts may have the same shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IndexForm {
     location: IndexLocation,
@@ -108,11 +112,13 @@ pub enum FaultKind {
 }
 
 impl ShardLayout {
-    /// Derives the layout of stored objects from an array's `zarr.json`. Returns none if they are no shards, or are compressed as a
-    /// whole, so that parts of them cannot be read. Looks into it on the reservation `room` (`document::reserve`).
+    /// Derives the layout of stored objects from an array's `zarr.json`. Returns none if they are
+    /// no shards, or are compressed as a whole, so that parts of them cannot be read. Looks into it
+    /// on the reservation `room` (`document::reserve`).
     ///
-    /// Fails with [`ErrorKind::Corrupt`] if the document contradicts itself, with [`ErrorKind::Unsupported`] for more than
-    /// [`MAX_INNER`] inner chunks and for codecs around a shard or its index whose effect on sizes is unknown.
+    /// Fails with [`ErrorKind::Corrupt`] if the document contradicts itself, with
+    /// [`ErrorKind::Unsupported`] for more than [`MAX_INNER`] inner chunks and for codecs around a
+    /// shard or its index whose effect on sizes is unknown.
     pub fn parse(zarr_json: &[u8], room: &mut Meter) -> Result<Option<Self>> {
         /// The required members only: attributes may be much longer.
         #[derive(Deserialize)]
@@ -129,13 +135,16 @@ impl ShardLayout {
         if let Some(grid) = array::chunks_per_shard(&document.storage_transformers)? {
             let inner_shape = shape.ok_or_else(|| Error::corrupt("chunks_per_shard without a regular chunk grid"))?;
             if grid.len() != inner_shape.len() {
-                let (stated, rank) = (grid.len(), inner_shape.len());
+                let stated = grid.len();
+                let rank = inner_shape.len();
                 return Err(Error::corrupt(format!("chunks_per_shard of {stated} dimensions for an array of {rank}")));
             }
             let inner = from_codecs(&document.codecs, &inner_shape, 1)?.map(Box::new);
             let count = count(&grid)?;
-            let (location, big_endian) = (IndexLocation::End, false);
-            let (checksum, trailer) = (false, 0);
+            let location = IndexLocation::End;
+            let big_endian = false;
+            let checksum = false;
+            let trailer = 0;
             return Ok(Some(ShardLayout { grid, inner_shape, location, big_endian, checksum, trailer, inner, count }));
         }
         match shape {
@@ -145,7 +154,8 @@ impl ShardLayout {
         }
     }
 
-    /// Returns false if [`ShardLayout::parse`] cannot find a shard, without parsing. Escaped names are missed; no program writes them.
+    /// Returns false if [`ShardLayout::parse`] cannot find a shard, without parsing. Escaped names
+    /// are missed; no program writes them.
     pub fn may_be_in(zarr_json: &[u8]) -> bool {
         let text = std::str::from_utf8(zarr_json).unwrap_or_default();
         text.contains("sharding_indexed")
@@ -197,7 +207,8 @@ pub fn coords_in(grid: &[u64], number: u64) -> InnerCoords {
     coords
 }
 
-/// Parses the outermost shard in `codecs` of a chunk of `shape`; none if there is none or parts of it cannot be read.
+/// Parses the outermost shard in `codecs` of a chunk of `shape`; none if there is none or parts of
+/// it cannot be read.
 fn from_codecs(codecs: &Value, shape: &[u64], depth: usize) -> Result<Option<ShardLayout>> {
     let Some(codecs) = codecs.as_array() else { return Ok(None) };
     if depth > MAX_DEPTH {
@@ -223,7 +234,8 @@ fn from_codecs(codecs: &Value, shape: &[u64], depth: usize) -> Result<Option<Sha
     let inner_shape = numbers(setting(sharding, "chunk_shape"))
         .ok_or_else(|| Error::corrupt("sharding_indexed has no chunk_shape of whole numbers"))?;
     if inner_shape.len() != shape.len() {
-        let (inner, rank) = (inner_shape.len(), shape.len());
+        let inner = inner_shape.len();
+        let rank = shape.len();
         return Err(Error::corrupt(format!(
             "sharding_indexed has inner chunks of {inner} dimensions in chunks of {rank}"
         )));
@@ -252,7 +264,8 @@ fn from_codecs(codecs: &Value, shape: &[u64], depth: usize) -> Result<Option<Sha
     Ok(Some(ShardLayout { grid, inner_shape, location, big_endian, checksum, trailer, inner, count }))
 }
 
-/// Parses the codecs of an index. Returns true if its numbers are big-endian, and true if a CRC-32C follows.
+/// Parses the codecs of an index. Returns true if its numbers are big-endian, and true if a CRC-32C
+/// follows.
 fn index_codecs(codecs: Option<&Value>) -> Result<(bool, bool)> {
     let unknown = |codec: &Value| {
         Error::new(
@@ -262,7 +275,9 @@ fn index_codecs(codecs: Option<&Value>) -> Result<(bool, bool)> {
     };
     let Some(codecs) = codecs.filter(|codecs| !codecs.is_null()) else { return Ok((false, true)) };
     let codecs = codecs.as_array().ok_or_else(|| Error::corrupt("the index_codecs of a shard are no list"))?;
-    let (mut big_endian, mut bytes, mut checksum) = (false, false, false);
+    let mut big_endian = false;
+    let mut bytes = false;
+    let mut checksum = false;
     for codec in codecs {
         match extension_name(codec) {
             Some("bytes") if !bytes => {
@@ -325,8 +340,8 @@ fn count(grid: &[u64]) -> Result<u64> {
 }
 
 impl Index {
-    /// Decodes the index `bytes` of a shard of `length` bytes. Fails with [`ErrorKind::Corrupt`] if it has another length or its
-    /// checksum does not match.
+    /// Decodes the index `bytes` of a shard of `length` bytes. Fails with [`ErrorKind::Corrupt`] if
+    /// it has another length or its checksum does not match.
     pub fn decode(sharding: &ShardLayout, length: u64, mut bytes: Bytes) -> Result<Self> {
         let wanted = sharding.index_length();
         let place = sharding.index_range(length).filter(|_| bytes.len() as u64 == wanted).ok_or_else(|| {
@@ -354,7 +369,8 @@ impl Index {
         self.entries.len() as u64 / ENTRY
     }
 
-    /// Returns offset and length of entry `number` as stored, valid or not; none if the inner chunk is absent.
+    /// Returns offset and length of entry `number` as stored, valid or not; none if the inner chunk
+    /// is absent.
     pub fn entry(&self, number: u64) -> Option<(u64, u64)> {
         let (offset, length) = self.raw_entry(number)?;
         ((offset, length) != (u64::MAX, u64::MAX)).then_some((offset, length))
@@ -370,7 +386,8 @@ impl Index {
         Some((number(offset), number(length)))
     }
 
-    /// Returns the range of inner chunk `number`; none if it is absent, empty or not within the shard.
+    /// Returns the range of inner chunk `number`; none if it is absent, empty or not within the
+    /// shard.
     pub fn range(&self, number: u64) -> Option<Range<u64>> {
         let (offset, length) = self.entry(number)?;
         let end = offset.checked_add(length)?;
@@ -385,7 +402,8 @@ impl Index {
         places
     }
 
-    /// Returns the invalid entries, by number of the inner chunk. Bytes between inner chunks are allowed.
+    /// Returns the invalid entries, by number of the inner chunk. Bytes between inner chunks are
+    /// allowed.
     ///
     /// Errors: [`ErrorKind::OutOfMemory`] if there is no room in `meter` for them.
     pub fn faults(&self, meter: &mut Meter) -> Result<Vec<IndexFault>> {

@@ -1,5 +1,5 @@
-//! Array slices in Python's notation, and the chunks that they touch: `0:100,:,-5` is elements 0 to 99 of the first
-//! dimension, all of the second, and the fifth from the end of the third.
+//! Array slices in Python's notation, and the chunks that they touch: `0:100,:,-5` is elements 0 to
+//! 99 of the first dimension, all of the second, and the fifth from the end of the third.
 
 use std::ops::Range;
 
@@ -41,11 +41,13 @@ impl Slices {
         slices.collect::<Result<_>>().map(Slices)
     }
 
-    /// Returns the chunks that the slices touch, one range per dimension; `zarr_json` is the array's.
+    /// Returns the chunks that the slices touch, one range per dimension; `zarr_json` is the
+    /// array's.
     pub fn chunks(&self, zarr_json: &[u8]) -> Result<Vec<Range<u32>>> {
         let (shape, grid) = array::dimensions(zarr_json)?;
         if self.0.len() > shape.len() {
-            let (count, rank) = (self.0.len(), shape.len());
+            let count = self.0.len();
+            let rank = shape.len();
             return Err(Error::invalid(format!("{count} slices for an array of {rank} dimensions")));
         }
         let mut remaining = self.0.iter();
@@ -74,7 +76,8 @@ impl Dimension {
             return 0..0;
         }
         let chunk_of = |element: u64| {
-            let (mut at, mut chunks) = (0_u64, 0_u64);
+            let mut at = 0_u64;
+            let mut chunks = 0_u64;
             for &(size, times) in &self.runs {
                 let end = at.saturating_add(size.saturating_mul(times));
                 if size > 0 && element < end {

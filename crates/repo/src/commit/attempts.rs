@@ -1,7 +1,8 @@
-//! The attempts of a commit: each makes a snapshot on top of the branch tip and publishes it, until one wins its race.
+//! The attempts of a commit: each makes a snapshot on top of the branch tip and publishes it, until
+//! one wins its race.
 //!
-//! Chunks and manifests are stored once; a lost race costs `repo`, the logs and the snapshot that are new, and a snapshot and a log of
-//! one's own. After two losses a writer lines up ([`queue`]).
+//! Chunks and manifests are stored once; a lost race costs `repo`, the logs and the snapshot that
+//! are new, and a snapshot and a log of one's own. After two losses a writer lines up ([`queue`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -47,9 +48,11 @@ use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 
 /// Longest pause after a lost race where writers cannot line up.
 const MAX_PAUSE: Duration = Duration::from_millis(128);
-/// Lost races after which a writer lines up. The first loss is usual where two writers work beside each other.
+/// Lost races after which a writer lines up. The first loss is usual where two writers work beside
+/// each other.
 const LOSSES_BEFORE_LINE: u32 = 2;
-/// Attempts to replace `repo` with one snapshot before the writer counts a loss: the second one is for writers of other branches.
+/// Attempts to replace `repo` with one snapshot before the writer counts a loss: the second one is
+/// for writers of other branches.
 const PUBLISH_TRIES: u32 = 2;
 
 /// State of a commit from attempt to attempt.
@@ -72,11 +75,13 @@ pub(super) struct CommitWork<'a> {
     pub(super) stored_since: Option<LogPosition>,
     /// Chunk objects that the caller guarantees to exist.
     pub(super) known_objects: HashSet<ObjectId>,
-    /// True if the chunks must be stored: at first, after a garbage collection, and after a rebase onto a late commit.
+    /// True if the chunks must be stored: at first, after a garbage collection, and after a rebase
+    /// onto a late commit.
     pub(super) must_store: bool,
     /// True if a late commit ([`super::late_commit`]) is at or below the base.
     pub(super) has_landed: bool,
-    /// Snapshot that lost its race to a change of something else than the branch: it can still be published.
+    /// Snapshot that lost its race to a change of something else than the branch: it can still be
+    /// published.
     pub(super) stored: Option<Prepared>,
 }
 
@@ -89,8 +94,8 @@ pub(super) struct Prepared {
 }
 
 impl Engine {
-    /// Attempts to commit until an attempt wins its race. Lines up with other writers after losses, and before the first attempt if
-    /// others wait already, which the flag says.
+    /// Attempts to commit until an attempt wins its race. Lines up with other writers after losses,
+    /// and before the first attempt if others wait already, which the flag says.
     pub(super) async fn attempts(
         &self,
         work: &mut CommitWork<'_>,
@@ -99,7 +104,9 @@ impl Engine {
         renewed: &RenewedTimes,
         (mut must_line_up, line): (bool, &mut Option<PlaceInLine>),
     ) -> Result<CommitOutcome> {
-        let (mut losses, mut attempt, mut can_line_up) = (0, 0, true);
+        let mut losses = 0;
+        let mut attempt = 0;
+        let mut can_line_up = true;
         let mut conflicts = self.rebase_onto_tip(work, &repository).await?;
         while attempt <= self.options.max_rebases {
             if !conflicts.is_empty() {
@@ -170,8 +177,8 @@ impl Engine {
         must_look && queue::is_in_use(&*self.storage, self.clock).await
     }
 
-    /// Waits for this writer's turn, and returns the repository as it is then; or as it is before, so that the changes are rebased while
-    /// the writer waits.
+    /// Waits for this writer's turn, and returns the repository as it is then; or as it is before,
+    /// so that the changes are rebased while the writer waits.
     async fn line_up(
         &self,
         work: &CommitWork<'_>,
@@ -240,7 +247,8 @@ impl Engine {
         }
     }
 
-    /// Rebases the changes onto `landed`, a late commit of an earlier state of the changes, which follows the base.
+    /// Rebases the changes onto `landed`, a late commit of an earlier state of the changes, which
+    /// follows the base.
     async fn rebase_onto_landed(
         &self,
         work: &mut CommitWork<'_>,
@@ -270,7 +278,8 @@ impl Engine {
         match work.request.on_conflict {
             _ if found.conflicts.is_empty() => {}
             OnConflict::Ours if are_solvable && work.rewrite.is_none() => {}
-            // A rewrite leaves arrays and chunks with concurrent changes alone: it would only have moved their bytes.
+            // A rewrite leaves arrays and chunks with concurrent changes alone: it would only have
+            // moved their bytes.
             on_conflict if work.rewrite.is_some() || (are_solvable && on_conflict == OnConflict::Theirs) => {
                 rebase::drop_conflicting(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts);
             }
@@ -284,7 +293,8 @@ impl Engine {
         Ok(Vec::new())
     }
 
-    /// Assigns new ids to moved nodes that are stored as new ones: all in version 1, else those whose move the log may not contain.
+    /// Assigns new ids to moved nodes that are stored as new ones: all in version 1, else those
+    /// whose move the log may not contain.
     pub(super) async fn renew_ids(&self, work: &mut CommitWork<'_>, repository: &Repository) -> Result<()> {
         if work.changes.moved.is_empty() {
             return Ok(());
@@ -327,8 +337,9 @@ impl Engine {
         }
     }
 
-    /// Stores the chunks of the changes, and protects those that are stored already from garbage collection. A change set that
-    /// cannot be committed because of its nodes is refused before anything is stored.
+    /// Stores the chunks of the changes, and protects those that are stored already from garbage
+    /// collection. A change set that cannot be committed because of its nodes is refused before
+    /// anything is stored.
     pub(super) async fn store_chunks(
         &self,
         work: &mut CommitWork<'_>,
@@ -350,8 +361,8 @@ impl Engine {
         failpoints::pass("commit.chunks.done")
     }
 
-    /// Writes manifests, log and snapshot on top of the current base, and publishes the snapshot, whose id is returned. `repository` is
-    /// in the state in which the base is the branch's tip.
+    /// Writes manifests, log and snapshot on top of the current base, and publishes the snapshot,
+    /// whose id is returned. `repository` is in the state in which the base is the branch's tip.
     async fn attempt(
         &self,
         work: &mut CommitWork<'_>,
@@ -396,7 +407,8 @@ impl Engine {
             Published::Done(repo) => {
                 // The commit is published, whatever happens from here on.
                 let _ = failpoints::pass("commit.publish.done");
-                let (branch, repo) = (branch.clone(), repo.clone());
+                let branch = branch.clone();
+                let repo = repo.clone();
                 let is_known = repo.is_some() || work.version == SpecVersion::V1;
                 let snapshot = prepared.snapshot.snapshot;
                 let written = || WrittenCommit { id, branch, repo, snapshot };
@@ -408,7 +420,8 @@ impl Engine {
         Ok((id, published))
     }
 
-    /// Writes manifests, log and snapshot on top of the current base. An amend needs the description of the commit that it replaces.
+    /// Writes manifests, log and snapshot on top of the current base. An amend needs the
+    /// description of the commit that it replaces.
     pub(super) async fn prepare(
         &self,
         work: &mut CommitWork<'_>,
@@ -469,15 +482,16 @@ impl Engine {
     }
 }
 
-/// Returns the metadata as the commit's files store it, sorted by name. Like in the reference implementation, every commit
-/// except an amend notes the number of its rebase attempts.
+/// Returns the metadata as the commit's files store it, sorted by name. Like in the reference
+/// implementation, every commit except an amend notes the number of its rebase attempts.
 fn metadata(
     work: &CommitWork<'_>,
     attempt: u32,
     id: ObjectId,
     replaced: Option<&SnapshotInfo>,
 ) -> Result<Vec<RawItem>> {
-    let (request, version) = (work.request, work.version);
+    let request = work.request;
+    let version = work.version;
     let mut all = request.metadata.clone();
     if let Some(merge) = &request.merge {
         all.insert(MERGE_RECORD.to_owned(), merge.record.to_value(id));

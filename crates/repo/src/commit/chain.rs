@@ -1,8 +1,9 @@
 //! Commits that are stored one after another, and published together.
 //!
-//! A branch that gets several commits at once shows all of them or none: the caller stores each commit on top of the one before, then
-//! publishes them ([`Engine::publish_chain`]). Until then nothing leads to them, like to the objects of any commit
-//! before its publication; the position of the log from before the first one says whether garbage was collected meanwhile.
+//! A branch that gets several commits at once shows all of them or none: the caller stores each
+//! commit on top of the one before, then publishes them ([`Engine::publish_chain`]). Until then
+//! nothing leads to them, like to the objects of any commit before its publication; the position of
+//! the log from before the first one says whether garbage was collected meanwhile.
 
 use std::sync::Arc;
 
@@ -40,7 +41,8 @@ impl StoredCommit {
 }
 
 impl Engine {
-    /// Stores a commit of `changes` on top of `parent`, for which they are made. Returns none if there is nothing to commit.
+    /// Stores a commit of `changes` on top of `parent`, for which they are made. Returns none if
+    /// there is nothing to commit.
     ///
     /// Of the request, only message and metadata count. Errors: as for [`Engine::commit`].
     pub async fn store_after(
@@ -53,7 +55,8 @@ impl Engine {
         if request.amend || request.rewrite.is_some() {
             return Err(Error::invalid("a commit of a chain replaces nothing and rewrites nothing"));
         }
-        let (progress, renewed) = (CommitProgress::default(), RenewedTimes::default());
+        let progress = CommitProgress::default();
+        let renewed = RenewedTimes::default();
         let Some((mut work, config)) = self.begin(repository, parent, changes, request, &progress).await? else {
             return Ok(None);
         };
@@ -66,9 +69,10 @@ impl Engine {
         Ok(Some(StoredCommit { snapshot, record, has_moves: prepared.has_moves }))
     }
 
-    /// Points `branch` from `tip` to the last commit of `chain`, which begins on top of `tip`. `repository` is in a state from before the
-    /// first of them was stored. Returns false if the branch has moved, or if garbage was collected meanwhile, so that objects of the
-    /// chain may be gone: then nothing was changed.
+    /// Points `branch` from `tip` to the last commit of `chain`, which begins on top of `tip`.
+    /// `repository` is in a state from before the first of them was stored. Returns false if the
+    /// branch has moved, or if garbage was collected meanwhile, so that objects of the chain may be
+    /// gone: then nothing was changed.
     pub async fn publish_chain(
         &self,
         repository: &Repository,

@@ -1,7 +1,7 @@
 //! The change set: what a working tree changed, relative to its base.
 //!
-//! A change set is a difference, not a state: it can be applied to another snapshot too, unless concurrent commits touched
-//! the same things. It holds no chunk bytes, only where they are.
+//! A change set is a difference, not a state: it can be applied to another snapshot too, unless
+//! concurrent commits touched the same things. It holds no chunk bytes, only where they are.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -27,11 +27,14 @@ pub struct ChangeSet {
     pub deleted: Vec<DeletedNode>,
     /// New nodes, with fresh ids.
     pub created: Vec<WrittenNode>,
-    /// Nodes of the base with a new `zarr.json`. Their kind is unchanged, and their path is the one after all moves.
+    /// Nodes of the base with a new `zarr.json`. Their kind is unchanged, and their path is the one
+    /// after all moves.
     pub updated: Vec<WrittenNode>,
-    /// Nodes of the base with a new path, one entry each: nodes below a moved group have their own entries.
+    /// Nodes of the base with a new path, one entry each: nodes below a moved group have their own
+    /// entries.
     pub moved: Vec<Move>,
-    /// Chunks written and deleted, by array: an array of the base that is not deleted, or a created one.
+    /// Chunks written and deleted, by array: an array of the base that is not deleted, or a created
+    /// one.
     pub chunks: BTreeMap<NodeId, BTreeMap<Coords, ChunkChange>>,
 }
 
@@ -79,7 +82,8 @@ pub struct ChunkFile {
     pub name: String,
     /// Size in bytes, never 0.
     pub length: u64,
-    /// True if the file may be linked into the repository as an object. False while the kernel has it open (passthrough).
+    /// True if the file may be linked into the repository as an object. False while the kernel has
+    /// it open (passthrough).
     pub can_link: bool,
 }
 
@@ -128,7 +132,8 @@ impl ChangeSet {
         self.deleted.iter().map(|node| node.path.clone()).collect()
     }
 
-    /// Returns the path of the array and the coordinates of the first chunk that is stored in `object`. The changes were made for `base`.
+    /// Returns the path of the array and the coordinates of the first chunk that is stored in
+    /// `object`. The changes were made for `base`.
     pub fn chunk_in(&self, base: &Snapshot, object: ObjectId) -> Option<(String, Coords)> {
         let is_there = |change: &ChunkChange| {
             change.stored().and_then(ChunkPayload::range).is_some_and(|(chunk, ..)| chunk == object)
@@ -165,13 +170,15 @@ impl ChangeSet {
 }
 
 impl ChunkFile {
-    /// Opens the file for reading, which does not change its time of access where that can be avoided.
+    /// Opens the file for reading, which does not change its time of access where that can be
+    /// avoided.
     pub fn open(&self) -> Result<File> {
         // The file may have been replaced by a link or a FIFO since it was checked.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let open = |flags| beneath::open(&self.directory, &self.name, flags, resolve);
-        // A new time for each of 40,000 files takes a thirtieth of a commit. The kernel lets only owners read without.
+        // A new time for each of 40,000 files takes a thirtieth of a commit. The kernel lets only
+        // owners read without.
         open(flags | OFlags::NOATIME)
             .or_else(|errno| if errno == Errno::PERM { open(flags) } else { Err(errno) })
             .map(File::from)

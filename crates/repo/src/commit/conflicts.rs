@@ -1,12 +1,15 @@
 //! Detects conflicts between a change set and concurrent commits.
 //!
-//! The kinds are those of the reference implementation, and others that it does not detect: work below a group that the other
-//! side removed, which would leave nodes without a group; concurrently written chunks that an array's new `zarr.json`
-//! drops or decodes in another way; and nodes that both sides brought with one id, or merges of the same commits. The caller adds [`ConflictKind::UntrackedNameExists`].
+//! The kinds are those of the reference implementation, and others that it does not detect: work
+//! below a group that the other side removed, which would leave nodes without a group; concurrently
+//! written chunks that an array's new `zarr.json` drops or decodes in another way; and nodes that
+//! both sides brought with one id, or merges of the same commits. The caller adds
+//! [`ConflictKind::UntrackedNameExists`].
 //!
-//! Nodes are compared by id, so that their current paths do not matter. Paths matter where a side creates a node or moves one
-//! to: the path must be free, and the nodes above must be those that the change set was made for. A concurrent move is no
-//! conflict by itself, unless it affects a node that the change set touches, or the place where the change set puts one.
+//! Nodes are compared by id, so that their current paths do not matter. Paths matter where a side
+//! creates a node or moves one to: the path must be free, and the nodes above must be those that
+//! the change set was made for. A concurrent move is no conflict by itself, unless it affects a
+//! node that the change set touches, or the place where the change set puts one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -29,7 +32,8 @@ use icechunkfs_format::zarr::{Coords, is_in_grid};
 /// Reason why a change set conflicts with a concurrent commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ConflictKind {
-    /// The commit moved a node that the change set touches, or deleted one that the change set moves.
+    /// The commit moved a node that the change set touches, or deleted one that the change set
+    /// moves.
     MoveOperationCannotBeRebased,
     /// A node exists already where the change set creates one.
     NewNodeConflictsWithExistingNode,
@@ -49,7 +53,8 @@ pub enum ConflictKind {
     ChunksUpdatedInDeletedArray,
     /// The change set changes chunks of an array whose `zarr.json` the commit changed.
     ChunksUpdatedInUpdatedArray,
-    /// The commit changed chunks that the change set's new `zarr.json` drops or decodes in another way.
+    /// The commit changed chunks that the change set's new `zarr.json` drops or decodes in another
+    /// way.
     ChunksUpdatedOutsideNewShape,
     /// The change set deletes an array that the commit changed.
     DeleteOfUpdatedArray,
@@ -57,7 +62,8 @@ pub enum ConflictKind {
     DeleteOfUpdatedGroup,
     /// The commit has a node or a chunk under a name that is untracked here.
     UntrackedNameExists,
-    /// The commit brings commits to the branch that the merge brings, too, or may do so: the merge has to be planned again.
+    /// The commit brings commits to the branch that the merge brings, too, or may do so: the merge
+    /// has to be planned again.
     MergedByBoth,
 }
 
@@ -101,7 +107,8 @@ pub struct Conflict {
     pub message: String,
 }
 
-/// Returns true if `--on-conflict` solves all conflicts: they are about chunks that both sides changed.
+/// Returns true if `--on-conflict` solves all conflicts: they are about chunks that both sides
+/// changed.
 pub(crate) fn are_solvable(conflicts: &[Conflict]) -> bool {
     conflicts.iter().all(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate)
 }
@@ -142,10 +149,12 @@ pub(super) struct ConcurrentChanges {
 }
 
 impl ConcurrentChanges {
-    /// Reads what `commits` did, oldest first; of chunks only those of arrays that `changes` touches.
+    /// Reads what `commits` did, oldest first; of chunks only those of arrays that `changes`
+    /// touches.
     pub(super) fn read(commits: &[ConcurrentCommit], changes: &ChangeSet) -> Result<Self> {
         let touched: HashSet<NodeId> = touched(changes).collect();
-        let (mut theirs, mut meter) = (ConcurrentChanges::default(), Meter::new("the changes of concurrent commits"));
+        let mut theirs = ConcurrentChanges::default();
+        let mut meter = Meter::new("the changes of concurrent commits");
         for (at, log) in commits.iter().enumerate().flat_map(|(at, commit)| commit.logs.iter().map(move |l| (at, l))) {
             for (change, node) in log.changed_nodes() {
                 meter.count(NODE_BYTES)?;
@@ -191,7 +200,8 @@ impl ConcurrentChanges {
         }
     }
 
-    /// Returns the chunks that both `changes` and concurrent commits have changed, with the former's change of each.
+    /// Returns the chunks that both `changes` and concurrent commits have changed, with the
+    /// former's change of each.
     pub(super) fn changed_by_both<'a>(&self, changes: &'a ChangeSet) -> Vec<(NodeId, &'a Coords, &'a ChunkChange)> {
         let arrays = changes.chunks.iter().filter_map(|(id, ours)| Some((*id, ours, self.chunks.get(id)?)));
         let both = arrays.flat_map(|(id, ours, theirs)| {
@@ -227,7 +237,8 @@ impl ConflictSet<'_> {
         let at = at.min(self.commits.len().saturating_sub(1));
         let Some(commit) = self.commits.get(at) else { return };
         let conflict = self.conflicts.entry((path.to_owned(), kind, at)).or_insert_with(|| {
-            let (path, message) = (path.to_owned(), commit.message.clone());
+            let path = path.to_owned();
+            let message = commit.message.clone();
             Conflict { kind, path, coords: Vec::new(), other: commit.id, message }
         });
         conflict.coords.extend(coords);
@@ -253,8 +264,9 @@ impl ConflictSet<'_> {
 /// Chunks, by array.
 pub type ChunkSet = BTreeMap<NodeId, BTreeSet<Coords>>;
 
-/// Returns all conflicts of `changes`, made for `base`, with `commits`, oldest first, which led to `tip`. For `agreed` chunks
-/// both sides end up with the same bytes, or the commits with those of the base.
+/// Returns all conflicts of `changes`, made for `base`, with `commits`, oldest first, which led to
+/// `tip`. For `agreed` chunks both sides end up with the same bytes, or the commits with those of
+/// the base.
 pub(super) fn find(
     base: &Snapshot,
     tip: &Snapshot,
@@ -264,7 +276,8 @@ pub(super) fn find(
     agreed: &ChunkSet,
 ) -> Result<Vec<Conflict>> {
     let _room = (base.room_for_table()?, tip.room_for_table()?);
-    let (before, after) = (Hierarchy::new(base), Hierarchy::new(tip));
+    let before = Hierarchy::new(base);
+    let after = Hierarchy::new(tip);
     let mut found = ConflictSet { commits, conflicts: BTreeMap::new() };
     let path_of = |id: &NodeId| before.by_id.get(id).map_or("", |(path, _)| *path);
     for id in touched(changes) {
@@ -280,7 +293,8 @@ pub(super) fn find(
     deletions(changes, theirs, (&before, &after), &mut found);
     updates(changes, base, theirs, &mut found)?;
     chunks(changes, theirs, agreed, &path_of, &mut found);
-    // Two nodes with one id would share their chunks. One that they have deleted again does not come back.
+    // Two nodes with one id would share their chunks. One that they have deleted again does not
+    // come back.
     let deleted = changes.deleted_ids();
     for node in changes.created.iter().filter(|node| !deleted.contains(&node.id)) {
         let at = theirs.created.get(&node.id).copied();
@@ -308,7 +322,8 @@ fn deletions(
     let created: HashSet<NodeId> = changes.created.iter().map(|node| node.id).collect();
     for node in &changes.deleted {
         let kind = if node.is_array { ConflictKind::DeleteOfUpdatedArray } else { ConflictKind::DeleteOfUpdatedGroup };
-        // A node that both sides deleted is no conflict, whatever the commits did to it before. But one side may have moved it.
+        // A node that both sides deleted is no conflict, whatever the commits did to it before. But
+        // one side may have moved it.
         if let Some(&deleted) = theirs.deleted.get(&node.id) {
             let there = |id: &NodeId| after.by_id.contains_key(id) && !before.by_id.contains_key(id);
             let moved = find_moved(node.id, there).map(|new| theirs.created.get(&new).copied().unwrap_or(deleted));
@@ -351,7 +366,8 @@ fn updates(
     Ok(())
 }
 
-/// Returns those of the `written` chunks that the new `zarr.json` drops or would decode in another way.
+/// Returns those of the `written` chunks that the new `zarr.json` drops or would decode in another
+/// way.
 fn without_place<'a>(
     node: &WrittenNode,
     old: Option<&[u8]>,
@@ -408,7 +424,8 @@ fn path_conflicts(
         .map(|node| (node.path.as_str(), node.is_array))
         .chain(changes.moved.iter().map(|m| (m.to.as_str(), m.is_array)))
         .collect();
-    let (removed_ids, removed_paths) = (changes.removed_ids(), changes.removed_paths());
+    let removed_ids = changes.removed_ids();
+    let removed_paths = changes.removed_paths();
     let last = usize::MAX;
     let by = |id: &NodeId| theirs.created.get(id).or(theirs.moved.get(id)).copied().unwrap_or(last);
     for path in ours.keys() {
@@ -423,7 +440,8 @@ fn path_conflicts(
                 found.add(ConflictKind::NewNodeInInvalidGroup, path, Vec::new(), by(id));
             }
         }
-        // The nearest node above in the base must still be there, unless the change set itself puts one there.
+        // The nearest node above in the base must still be there, unless the change set itself puts
+        // one there.
         for above in ancestors(path) {
             if ours.contains_key(above) {
                 break;

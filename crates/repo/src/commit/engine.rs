@@ -105,11 +105,12 @@ impl Engine {
 
     /// Commits `changes`, made for snapshot `base`, to a branch.
     ///
-    /// The caller has validated the changes; a change that would make a broken snapshot is an error all the same. After a
-    /// failure nothing is visible, and the same changes can be committed again.
+    /// The caller has validated the changes; a change that would make a broken snapshot is an error
+    /// all the same. After a failure nothing is visible, and the same changes can be committed
+    /// again.
     ///
-    /// Errors: [`ErrorKind::Stale`] if the branch was deleted or reset, [`ErrorKind::ReadOnly`] if the repository is set
-    /// read-only, [`ErrorKind::Io`] if this machine's clock is wrong.
+    /// Errors: [`ErrorKind::Stale`] if the branch was deleted or reset, [`ErrorKind::ReadOnly`] if
+    /// the repository is set read-only, [`ErrorKind::Io`] if this machine's clock is wrong.
     pub async fn commit(
         &self,
         base: &Arc<Snapshot>,
@@ -129,7 +130,8 @@ impl Engine {
         outcome
     }
 
-    /// Compares `changes`, made for `base`, with the newer commits of `branch`. Returns `None` if there are none.
+    /// Compares `changes`, made for `base`, with the newer commits of `branch`. Returns `None` if
+    /// there are none.
     pub async fn check(&self, base: &Snapshot, branch: &str, changes: &ChangeSet) -> Result<Option<Comparison>> {
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
         let changes = effective(base, changes);
@@ -137,7 +139,8 @@ impl Engine {
         rebase::compare(&repository, &self.reader, base, (&commits, &mut ahead), &changes).await
     }
 
-    /// Opens the repository for a commit to `branch`, in one round trip if its version is as it was last time.
+    /// Opens the repository for a commit to `branch`, in one round trip if its version is as it was
+    /// last time.
     pub(super) async fn open(&self, branch: &str) -> Result<Repository> {
         let storage = Arc::clone(&self.storage);
         let repository = match *self.last_version.lock() {
@@ -176,7 +179,8 @@ impl Engine {
         outcome
     }
 
-    /// Begins to commit `changes` in `repository`: checks what can be known beforehand. None if there is nothing to commit.
+    /// Begins to commit `changes` in `repository`: checks what can be known beforehand. None if
+    /// there is nothing to commit.
     pub(super) async fn begin<'a>(
         &self,
         repository: &Repository,
@@ -193,7 +197,8 @@ impl Engine {
                 "a repository of version 1 cannot amend commits: commit without --amend, or migrate it to version 2",
             ));
         }
-        // A record of a merge that never was would let a later one leave out the commits that it names.
+        // A record of a merge that never was would let a later one leave out the commits that it
+        // names.
         if let Some(name) = RESERVED_ITEMS.into_iter().find(|name| request.metadata.contains_key(*name)) {
             return Err(Error::invalid(format!("metadata `{name}` is reserved: choose another name")));
         }
@@ -205,7 +210,8 @@ impl Engine {
         let rules = request.rewrite.as_ref().and_then(|rewrite| rewrite.splitting.as_ref());
         let rules = rules.or(splitting::rules(&config));
         let splitting = rules.map(Splitting::of).transpose()?.unwrap_or_default();
-        let (storage, reader) = (Arc::clone(&self.storage), Arc::clone(&self.reader));
+        let storage = Arc::clone(&self.storage);
+        let reader = Arc::clone(&self.reader);
         let work = CommitWork {
             request,
             progress,
@@ -227,7 +233,8 @@ impl Engine {
         Ok(Some((work, config)))
     }
 
-    /// Returns repository and snapshot of commit `id`, if it is the last one that this engine published, without reading them back.
+    /// Returns repository and snapshot of commit `id`, if it is the last one that this engine
+    /// published, without reading them back.
     pub async fn take_written(&self, id: ObjectId) -> Option<(Repository, Snapshot)> {
         let WrittenCommit { branch, repo, snapshot, .. } = self.written.lock().take().filter(|last| last.id == id)?;
         let decode = move || repo.map(|repo| RepoInfo::decode(&repo)).transpose();

@@ -1,10 +1,11 @@
 //! GC guard: keeps garbage collection from removing chunk objects that changes refer to.
 //!
-//! A chunk that was copied whole is a reference to the object of the original chunk. That object stays as long as a commit
-//! refers to it; but the copy may be older than the current base, and the commit that it was made from may have expired, or have been on no
-//! branch or tag. If garbage was never collected, nothing can be missing. If it was, the objects are looked up; and if the collection may still
-//! be removing objects, their bytes are stored again under new names, which no collection knows. Version 1 records no
-//! collections: there the objects are always looked up.
+//! A chunk that was copied whole is a reference to the object of the original chunk. That object
+//! stays as long as a commit refers to it; but the copy may be older than the current base, and the
+//! commit that it was made from may have expired, or have been on no branch or tag. If garbage was
+//! never collected, nothing can be missing. If it was, the objects are looked up; and if the
+//! collection may still be removing objects, their bytes are stored again under new names, which no
+//! collection knows. Version 1 records no collections: there the objects are always looked up.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -26,8 +27,8 @@ use icechunkfs_store::storage::Storage;
 /// Location of a chunk: object, offset, length.
 type ChunkLocation = (ObjectId, u64, u64);
 
-/// Keeps garbage collection from removing what `changes`, made for `base`, refer to in `repository`. The objects in `known_objects` are safe
-/// already.
+/// Keeps garbage collection from removing what `changes`, made for `base`, refer to in
+/// `repository`. The objects in `known_objects` are safe already.
 ///
 /// Errors: [`ErrorKind::Stale`] if an object is already gone.
 pub(super) async fn guard(

@@ -1,4 +1,5 @@
-//! Builds the hierarchy of the new snapshot: its nodes, and the manifests that have to be written for them.
+//! Builds the hierarchy of the new snapshot: its nodes, and the manifests that have to be written
+//! for them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -36,8 +37,8 @@ pub(super) enum Extent {
     All,
 }
 
-/// Adds the nodes of the new snapshot and their manifests to `draft`, but for those that stay as they are in `base`, which are returned.
-/// Writes the manifests that change.
+/// Adds the nodes of the new snapshot and their manifests to `draft`, but for those that stay as
+/// they are in `base`, which are returned. Writes the manifests that change.
 pub(super) async fn write_nodes(
     base: &Arc<Snapshot>,
     stored: &StorableChanges<'_>,

@@ -1,15 +1,16 @@
-//! Rebases changes onto a late commit: a commit of this mount that the store published after the mount had discarded it and
-//! changed the tree further.
+//! Rebases changes onto a late commit: a commit of this mount that the store published after the
+//! mount had discarded it and changed the tree further.
 //!
-//! The next change set contains the changes of the late commit, as they were then and changed since. To commit it on top of
-//! the late commit, it is made relative to that commit, and not to the base that both were made for. This causes no conflict,
-//! since both are the work of one mount, and the rule is simple: whatever the late commit touched becomes what the mount
-//! shows. The changes decide about the rest.
+//! The next change set contains the changes of the late commit, as they were then and changed
+//! since. To commit it on top of the late commit, it is made relative to that commit, and not to
+//! the base that both were made for. This causes no conflict, since both are the work of one mount,
+//! and the rule is simple: whatever the late commit touched becomes what the mount shows. The
+//! changes decide about the rest.
 //!
-//! Nodes are the same if their ids are. A mount that was started again gives other ids to the nodes that it creates, and
-//! version 1 of the format has a new node for every move: a node that the late commit created is taken for the node of the
-//! same kind that the changes have at its path. A node that the late commit deleted and that shows again is created again,
-//! with the chunks that it had.
+//! Nodes are the same if their ids are. A mount that was started again gives other ids to the nodes
+//! that it creates, and version 1 of the format has a new node for every move: a node that the late
+//! commit created is taken for the node of the same kind that the changes have at its path. A node
+//! that the late commit deleted and that shows again is created again, with the chunks that it had.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -38,8 +39,9 @@ struct VisibleNode {
 /// Chunk changes of one array.
 type Changed = BTreeMap<Coords, ChunkChange>;
 
-/// Returns `changes`, which were made for the snapshot `before` a late commit, relative to the snapshot `after` it. `log` is that of
-/// the commit; `reader` reads the manifests of both snapshots.
+/// Returns `changes`, which were made for the snapshot `before` a late commit, relative to the
+/// snapshot `after` it. `log` is that of the commit; `reader` reads the manifests of both
+/// snapshots.
 pub(super) async fn rebase(
     changes: &ChangeSet,
     before: &Snapshot,
@@ -70,7 +72,8 @@ pub(super) async fn rebase(
             continue;
         };
         if there.path != node.path {
-            let (from, to) = (there.path.to_owned(), node.path.clone());
+            let from = there.path.to_owned();
+            let to = node.path.clone();
             out.moved.push(Move { from, to, node: there.id, is_array: node.is_array });
         }
         if there.zarr_json != node.zarr_json {
@@ -99,7 +102,8 @@ pub(super) async fn rebase(
 
 /// Returns all nodes that the mount shows.
 fn shown(changes: &ChangeSet, before: &Snapshot) -> Vec<VisibleNode> {
-    let (deleted, moved) = (changes.deleted_ids(), changes.moved_to());
+    let deleted = changes.deleted_ids();
+    let moved = changes.moved_to();
     let updated: HashMap<NodeId, &Bytes> = changes.updated.iter().map(|node| (node.id, &node.zarr_json)).collect();
     let kept = before.nodes().filter(|node| !deleted.contains(&node.id)).map(|node| WrittenNode {
         id: node.id,
@@ -139,7 +143,8 @@ async fn make(
     Ok(())
 }
 
-/// Returns the id in `after` of each of the nodes `shown` that is there. `made` holds the nodes that the late commit created.
+/// Returns the id in `after` of each of the nodes `shown` that is there. `made` holds the nodes
+/// that the late commit created.
 fn same_nodes(
     shown: &[VisibleNode],
     after: &HashMap<NodeId, Node<'_>>,
@@ -158,8 +163,8 @@ fn same_nodes(
     same
 }
 
-/// Returns the changes that give `node`, whose id after the late commit is `there`, the chunks that the mount shows. Only
-/// chunks in `ours`, or `touched` by that commit, can differ.
+/// Returns the changes that give `node`, whose id after the late commit is `there`, the chunks that
+/// the mount shows. Only chunks in `ours`, or `touched` by that commit, can differ.
 async fn chunks(
     VisibleNode { node, is_created }: &VisibleNode,
     there: NodeId,

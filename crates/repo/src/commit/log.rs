@@ -33,8 +33,9 @@ pub(super) fn amended(previous: &TransactionLog, log: TransactionLogDraft) -> Re
     Ok(net.finish())
 }
 
-/// Net changes of consecutive commits, as one log has them: each node is in one list at most. The reference implementation's amend
-/// makes the union of both logs instead, so that logs that are read can have a node in several lists.
+/// Net changes of consecutive commits, as one log has them: each node is in one list at most. The
+/// reference implementation's amend makes the union of both logs instead, so that logs that are
+/// read can have a node in several lists.
 #[derive(Debug)]
 pub(super) struct NetLog {
     nodes: BTreeMap<NodeId, NodeChange>,
@@ -81,7 +82,8 @@ impl NetLog {
         self.moves.extend(moves.into_iter().filter(|moved| !deleted.contains(&moved.node)));
     }
 
-    /// Adds the changed nodes of the next commit. Returns those that it deleted, of which the rest of its log does not count.
+    /// Adds the changed nodes of the next commit. Returns those that it deleted, of which the rest
+    /// of its log does not count.
     fn add_nodes(&mut self, nodes: &[(NodeChange, NodeId)]) -> BTreeSet<NodeId> {
         let of_kind = |is_kind: fn(NodeChange) -> bool| -> BTreeSet<NodeId> {
             nodes.iter().filter(|(change, _)| is_kind(*change)).map(|(_, node)| *node).collect()
@@ -89,7 +91,8 @@ impl NetLog {
         let created = of_kind(NodeChange::is_creation);
         let deleted = of_kind(NodeChange::is_deletion);
         for (change, node) in nodes {
-            // A node in both lists was created by an amended commit, and deleted by the commit that amends it.
+            // A node in both lists was created by an amended commit, and deleted by the commit that
+            // amends it.
             let is_gone = created.contains(node) && deleted.contains(node);
             let is_superseded = !change.is_deletion() && deleted.contains(node);
             let is_part_of_creation = change.is_update() && created.contains(node);
@@ -171,8 +174,8 @@ impl LogUnion {
     }
 }
 
-/// Merges consecutive moves, by node: each node moves from its path before the first to its path after the last, or not at all
-/// if those are equal.
+/// Merges consecutive moves, by node: each node moves from its path before the first to its path
+/// after the last, or not at all if those are equal.
 pub(super) fn merge_moves(moves: impl IntoIterator<Item = Move>) -> Vec<Move> {
     let mut merged: BTreeMap<NodeId, Move> = BTreeMap::new();
     for later in moves {

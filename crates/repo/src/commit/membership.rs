@@ -1,18 +1,20 @@
-//! Finds nodes that are in no group: Zarr opens them by their path, but no listing of a group has them.
+//! Finds nodes that are in no group: Zarr opens them by their path, but no listing of a group has
+//! them.
 
 use super::changes::ChangeSet;
 use super::moves::groups_after;
 use super::nodes::parent;
 use icechunkfs_format::format::snapshot::Snapshot;
 
-/// Returns the paths of the nodes of `changes`, made for `base`, that will be in no group: those that it creates or moves, and
-/// those whose group it deletes or moves away. Sorted.
+/// Returns the paths of the nodes of `changes`, made for `base`, that will be in no group: those
+/// that it creates or moves, and those whose group it deletes or moves away. Sorted.
 pub fn ungrouped_by(base: &Snapshot, changes: &ChangeSet) -> Vec<String> {
     if changes.created.is_empty() && changes.moved.is_empty() && changes.deleted.is_empty() {
         return Vec::new();
     }
     let groups = groups_after(base, changes);
-    let (removed_ids, removed_paths) = (changes.removed_ids(), changes.removed_paths());
+    let removed_ids = changes.removed_ids();
+    let removed_paths = changes.removed_paths();
     let created = changes.created.iter().map(|node| node.path.as_str());
     let placed = created.chain(changes.moved.iter().map(|one| one.to.as_str()));
     let left = base

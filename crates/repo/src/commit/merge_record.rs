@@ -1,11 +1,13 @@
 //! The record of a merge in the metadata of its commit.
 //!
-//! A commit has one parent; the record stands for the others. It has the snapshot that was merged and the other commits that came with it,
-//! since that snapshot may be gone one day (its branch was deleted, a clone does not have it) while some of these commits are still there.
-//! Older releases read the snapshot alone.
+//! A commit has one parent; the record stands for the others. It has the snapshot that was merged
+//! and the other commits that came with it, since that snapshot may be gone one day (its branch was
+//! deleted, a clone does not have it) while some of these commits are still there. Older releases
+//! read the snapshot alone.
 //!
-//! Clients copy metadata from commit to commit, as a cherry-pick does, so that a record names the commit that it belongs to; in the metadata of
-//! another one it says nothing. Records of older releases do not name theirs. A client can write any record, so that [`crate::merge`] compares
+//! Clients copy metadata from commit to commit, as a cherry-pick does, so that a record names the
+//! commit that it belongs to; in the metadata of another one it says nothing. Records of older
+//! releases do not name theirs. A client can write any record, so that [`crate::merge`] compares
 //! what one says with the snapshots before it relies on it.
 
 use std::collections::HashSet;
@@ -17,14 +19,16 @@ use icechunkfs_base::error::Result;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 
-/// Metadata item of a merge: `{"commit": ID, "source": REF, "snapshot": ID, "commits": [ID, ..]}`, and `"incomplete": true` if it does not have
-/// all commits. `commit` is the commit that has the record. A commit that replaces merges has a record of all that they merged.
+/// Metadata item of a merge: `{"commit": ID, "source": REF, "snapshot": ID, "commits": [ID, ..]}`,
+/// and `"incomplete": true` if it does not have all commits. `commit` is the commit that has the
+/// record. A commit that replaces merges has a record of all that they merged.
 pub const MERGE_RECORD: &str = "icechunkfs.merge";
 
 /// Member of a record: the commit that has it.
 pub(super) const OWNER: &str = "commit";
 
-/// Most commits that the record of one merge has besides the snapshot: 5 KB, as the file `repo` has the metadata of every commit.
+/// Most commits that the record of one merge has besides the snapshot: 5 KB, as the file `repo` has
+/// the metadata of every commit.
 const MAX_COMMITS: usize = 200;
 
 /// Description of what a commit has merged.
@@ -36,7 +40,8 @@ pub struct MergeRecord {
     pub snapshot: ObjectId,
     /// Other commits that the branch got by the merge, newest first.
     pub commits: Vec<ObjectId>,
-    /// True if the branch got no others. Not so for records of older releases, and for very many commits.
+    /// True if the branch got no others. Not so for records of older releases, and for very many
+    /// commits.
     pub is_complete: bool,
 }
 
@@ -67,7 +72,8 @@ impl MergeRecord {
         Some(MergeRecord { source, snapshot, commits, is_complete })
     }
 
-    /// Returns the record of one commit in the place of several merges, whose records are given newest first. None if there are none.
+    /// Returns the record of one commit in the place of several merges, whose records are given
+    /// newest first. None if there are none.
     pub fn unite(records: impl IntoIterator<Item = Self>) -> Option<Self> {
         let mut records = records.into_iter();
         let mut united = records.next()?;
@@ -99,7 +105,8 @@ impl MergeRecord {
     }
 }
 
-/// Returns true if a record with this value is that of commit `owner`, or does not say whose it is, as those of older releases.
+/// Returns true if a record with this value is that of commit `owner`, or does not say whose it is,
+/// as those of older releases.
 pub(super) fn is_owned(value: &Value, owner: ObjectId) -> bool {
     value.get(OWNER).is_none_or(|of| id(of) == Some(owner))
 }
@@ -118,10 +125,12 @@ pub struct MergeCommit {
 }
 
 impl MergeCommit {
-    /// Returns a conflict with the first of the concurrent `commits` by which the branch may have got commits that this merge brings.
+    /// Returns a conflict with the first of the concurrent `commits` by which the branch may have
+    /// got commits that this merge brings.
     ///
-    /// Then the branch and the source have another common ancestor than the one that the merge was planned with. What the logs say of
-    /// nodes and chunks does not tell: both may have made the same node, or one has taken back what the other brings.
+    /// Then the branch and the source have another common ancestor than the one that the merge was
+    /// planned with. What the logs say of nodes and chunks does not tell: both may have made the
+    /// same node, or one has taken back what the other brings.
     pub(super) fn conflict_with(&self, commits: &[SnapshotInfo]) -> Result<Option<Conflict>> {
         for commit in commits {
             if self.may_be_brought_by(commit)? {

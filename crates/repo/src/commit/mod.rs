@@ -1,7 +1,8 @@
 //! Makes commits: turns a change set into a new snapshot and publishes it.
 //!
-//! [`changes`] describes what changed, in terms of nodes and chunk coordinates, without any file system. [`engine::Engine`]
-//! commits it in stages, of which only the last one is visible to readers:
+//! [`changes`] describes what changed, in terms of nodes and chunk coordinates, without any file
+//! system. [`engine::Engine`] commits it in stages, of which only the last one is visible to
+//! readers:
 //!
 //! | stage | work | where |
 //! |---|---|---|
@@ -10,14 +11,16 @@
 //! | log, snapshot | writes what changed, and the whole new hierarchy | [`log`], [`hierarchy`], [`nodes`] |
 //! | publish | points the branch to the snapshot, if it still points to the parent | [`publish`], [`queue`] |
 //!
-//! If the branch has moved, the change set is compared with the concurrent commits ([`conflicts`]) and, without a conflict,
-//! rebased onto the branch tip; its chunks are already stored. A commit that fails at any step leaves unreferenced objects
-//! behind and the change set as it was, so it can be committed again.
+//! If the branch has moved, the change set is compared with the concurrent commits ([`conflicts`])
+//! and, without a conflict, rebased onto the branch tip; its chunks are already stored. A commit
+//! that fails at any step leaves unreferenced objects behind and the change set as it was, so it
+//! can be committed again.
 //!
-//! Garbage collection must not remove chunks that were copied by reference, nor what is stored for the commit: [`gc_guard`] and
-//! publication ([`crate::repo::collect`]) guard them.
+//! Garbage collection must not remove chunks that were copied by reference, nor what is stored for
+//! the commit: [`gc_guard`] and publication ([`crate::repo::collect`]) guard them.
 //!
-//! [`chain`] stores several commits that become visible together. [`mod@squash`] replaces several commits by one, or gives one commit another message; only the history changes.
+//! [`chain`] stores several commits that become visible together. [`mod@squash`] replaces several
+//! commits by one, or gives one commit another message; only the history changes.
 
 mod attempts;
 pub mod chain;

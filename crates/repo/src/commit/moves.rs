@@ -1,8 +1,9 @@
 //! The moves that a transaction log may contain.
 //!
-//! The format allows a move only to a path that was free or that another move left, and only below a group: a move never
-//! deletes or overwrites a node, and never leaves one without its parent. Other moves are stored as a deletion and a new node
-//! ([`super::replace_moves`]); the working tree shows the same. The id of the new node follows from that of the old one, so that the other side
+//! The format allows a move only to a path that was free or that another move left, and only below
+//! a group: a move never deletes or overwrites a node, and never leaves one without its parent.
+//! Other moves are stored as a deletion and a new node ([`super::replace_moves`]); the working tree
+//! shows the same. The id of the new node follows from that of the old one, so that the other side
 //! of a merge can tell such a move from a deletion ([`find_moved`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -16,7 +17,8 @@ use icechunkfs_format::format::transaction_log::Move;
 
 pub(super) type Paths = HashSet<String>;
 
-/// Moves of one node between two snapshots that are recognized, if each was stored as a deletion and a new node.
+/// Moves of one node between two snapshots that are recognized, if each was stored as a deletion
+/// and a new node.
 const MAX_MOVES: usize = 16;
 
 pub(super) fn paths(snapshot: &Snapshot) -> Paths {
@@ -25,7 +27,8 @@ pub(super) fn paths(snapshot: &Snapshot) -> Paths {
 
 /// Returns the paths of the groups of `snapshot` with `changes` applied.
 pub(super) fn groups_after(snapshot: &Snapshot, changes: &ChangeSet) -> Paths {
-    let (deleted, moved) = (changes.deleted_ids(), changes.moved_to());
+    let deleted = changes.deleted_ids();
+    let moved = changes.moved_to();
     let kept = snapshot
         .nodes()
         .filter(|node| matches!(node.data, NodeData::Group) && !deleted.contains(&node.id))
@@ -34,8 +37,8 @@ pub(super) fn groups_after(snapshot: &Snapshot, changes: &ChangeSet) -> Paths {
     kept.chain(created).collect()
 }
 
-/// Returns the nodes among `moves` that the log must not list as moved. `occupied` holds the paths of all nodes before the
-/// commit, `groups` those of the groups after it.
+/// Returns the nodes among `moves` that the log must not list as moved. `occupied` holds the paths
+/// of all nodes before the commit, `groups` those of the groups after it.
 pub(super) fn not_allowed(moves: &[Move], occupied: &Paths, groups: &Paths) -> BTreeSet<NodeId> {
     let left: HashSet<&str> = moves.iter().map(|one| one.from.as_str()).collect();
     let by_target: HashMap<&str, &Move> = moves.iter().map(|one| (one.to.as_str(), one)).collect();
@@ -56,7 +59,8 @@ fn has_group(path: &str, groups: &Paths) -> bool {
     parent(path).is_none_or(|above| above == "/" || groups.contains(above))
 }
 
-/// Assigns a new id to each of `nodes` that has none in `ids`, and drops the ids of all other nodes. No new id is one of those `taken`.
+/// Assigns a new id to each of `nodes` that has none in `ids`, and drops the ids of all other
+/// nodes. No new id is one of those `taken`.
 pub(super) fn renew(
     ids: &mut BTreeMap<NodeId, NodeId>,
     nodes: BTreeSet<NodeId>,
@@ -72,7 +76,8 @@ pub(super) fn renew(
     Ok(())
 }
 
-/// Returns the id that `node` gets by a move that is stored as a deletion and a new node. Different nodes get different ids.
+/// Returns the id that `node` gets by a move that is stored as a deletion and a new node. Different
+/// nodes get different ids.
 fn id_after(node: NodeId) -> NodeId {
     // The steps of SplitMix64, each of which can be undone.
     let mut bits = u64::from_le_bytes(node.0).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -81,7 +86,8 @@ fn id_after(node: NodeId) -> NodeId {
     NodeId((bits ^ (bits >> 31)).to_le_bytes())
 }
 
-/// Returns the id that the deleted `node` has after moves that were stored as deletions and new nodes, if there is a new node of such an id.
+/// Returns the id that the deleted `node` has after moves that were stored as deletions and new
+/// nodes, if there is a new node of such an id.
 pub fn find_moved(node: NodeId, is_new: impl Fn(&NodeId) -> bool) -> Option<NodeId> {
     std::iter::successors(Some(node), |id| Some(id_after(*id))).skip(1).take(MAX_MOVES).find(is_new)
 }
@@ -110,7 +116,8 @@ mod tests {
 
     #[test]
     fn nodes_with_new_ids_are_found() {
-        let (one, other) = (node_id(1), node_id(2));
+        let one = node_id(1);
+        let other = node_id(2);
         let mut ids = BTreeMap::new();
         let nodes = || BTreeSet::from([one, other]);
         renew(&mut ids, nodes(), &HashSet::from([one, other])).unwrap();

@@ -1,7 +1,7 @@
 //! Applies a change set to a snapshot's nodes.
 //!
-//! Nodes are matched by id: the snapshot may be newer than the one that the change set was made for, and concurrent commits
-//! may have added, changed or moved other nodes.
+//! Nodes are matched by id: the snapshot may be newer than the one that the change set was made
+//! for, and concurrent commits may have added, changed or moved other nodes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -28,8 +28,9 @@ pub(super) struct Planned<'a> {
 /// Form in which a node is written. The manifests of an array are still the old ones.
 #[derive(Debug)]
 pub(super) enum PlannedNode<'a> {
-    /// The same as in the old snapshot, where it has this position. Nothing of it is copied before it is written, as a commit of a chunk
-    /// among very many nodes would take several times as long.
+    /// The same as in the old snapshot, where it has this position. Nothing of it is copied before
+    /// it is written, as a commit of a chunk among very many nodes would take several times as
+    /// long.
     Kept(u32, Node<'a>),
     /// A draft.
     Drafted(NodeDraft),
@@ -60,7 +61,8 @@ impl Planned<'_> {
         }
     }
 
-    /// Returns the manifests of an array, each with the number of chunks that the array may have in it by its extents; none for a group.
+    /// Returns the manifests of an array, each with the number of chunks that the array may have in
+    /// it by its extents; none for a group.
     pub(super) fn manifests(&self) -> Option<SmallVec<[(ObjectId, u64); 2]>> {
         match &self.node {
             PlannedNode::Kept(_, Node { data: NodeData::Array(array), .. }) => Some(array.places().collect()),
@@ -92,16 +94,19 @@ impl Planned<'_> {
 /// Nodes whose chunks a new node takes over, by the id of the new node ([`super::replace_moves`]).
 pub(super) type Sources = BTreeMap<NodeId, NodeId>;
 
-/// Returns the nodes of `snapshot` with `changes` applied, for a snapshot of `version`, in no particular order.
+/// Returns the nodes of `snapshot` with `changes` applied, for a snapshot of `version`, in no
+/// particular order.
 ///
-/// Deleted nodes may be missing from `snapshot` already; every other node of the change set must be in it.
+/// Deleted nodes may be missing from `snapshot` already; every other node of the change set must be
+/// in it.
 pub(super) fn apply<'a>(
     snapshot: &'a Snapshot,
     changes: &ChangeSet,
     sources: &Sources,
     version: SpecVersion,
 ) -> Result<Vec<Planned<'a>>> {
-    let (deleted, mut moved) = (changes.deleted_ids(), changes.moved_to());
+    let deleted = changes.deleted_ids();
+    let mut moved = changes.moved_to();
     let mut updated: HashMap<NodeId, &WrittenNode> = changes.updated.iter().map(|node| (node.id, node)).collect();
     let mut lent: HashMap<NodeId, Vec<ManifestRef>> = sources.values().map(|&id| (id, Vec::new())).collect();
     let mut planned = Vec::with_capacity(snapshot.node_count() + changes.created.len());
@@ -112,7 +117,9 @@ pub(super) fn apply<'a>(
         if deleted.contains(&node.id) {
             continue;
         }
-        let (to, written, chunks_of) = (moved.remove(&node.id), updated.remove(&node.id), node.id);
+        let to = moved.remove(&node.id);
+        let written = updated.remove(&node.id);
+        let chunks_of = node.id;
         let can_stay = to.is_none() && written.is_none() && snapshot.version() == version;
         if can_stay && node.is_stored_as(version) {
             planned.push(Planned { node: PlannedNode::Kept(position, node), is_written: false, chunks_of });
@@ -194,8 +201,8 @@ fn rewrite(draft: &mut NodeDraft, written: &WrittenNode, version: SpecVersion) -
     Ok(())
 }
 
-/// Fails if a path is not canonical or used twice, because readers could not find such a node, or if `created` has a node whose id
-/// another one has, because their chunks could not be told apart.
+/// Fails if a path is not canonical or used twice, because readers could not find such a node, or
+/// if `created` has a node whose id another one has, because their chunks could not be told apart.
 fn check_paths(planned: &[Planned<'_>], created: &[WrittenNode]) -> Result<()> {
     let mut seen = HashSet::with_capacity(planned.len());
     let mut ids: HashMap<NodeId, usize> = created.iter().map(|node| (node.id, 0)).collect();

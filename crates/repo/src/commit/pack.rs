@@ -1,8 +1,8 @@
 //! Decides which chunk files share an object.
 //!
-//! Small chunks of one array are packed in grid order, so that neighbors are read with one request and a hundred thousand of
-//! them become a few dozen objects. An object lives as long as any chunk in it; a pack therefore holds chunks of one array
-//! and one commit only, and some MiB at most.
+//! Small chunks of one array are packed in grid order, so that neighbors are read with one request
+//! and a hundred thousand of them become a few dozen objects. An object lives as long as any chunk
+//! in it; a pack therefore holds chunks of one array and one commit only, and some MiB at most.
 
 use super::changes::ChunkFile;
 use super::request::Sizes;
@@ -35,7 +35,9 @@ const INLINE_BATCH: usize = 512;
 /// Groups the files of one array, which come in grid order, into jobs.
 pub(super) fn plan(files: impl Iterator<Item = Pending>, sizes: Sizes) -> Vec<Job> {
     let mut jobs = Vec::new();
-    let (mut inline, mut pack, mut packed) = (Vec::new(), Vec::new(), 0);
+    let mut inline = Vec::new();
+    let mut pack = Vec::new();
+    let mut packed = 0;
     for pending in files {
         let length = pending.file.length;
         if length <= sizes.inline {

@@ -1,7 +1,7 @@
 //! Publishes a commit: moves the branch, if it still points to the expected tip.
 //!
-//! The store's answer can be lost: the change is made, but this program sees a failure. The id of the snapshot is then looked
-//! for in the history, where no other writer can have put it.
+//! The store's answer can be lost: the change is made, but this program sees a failure. The id of
+//! the snapshot is then looked for in the history, where no other writer can have put it.
 
 use std::sync::Arc;
 
@@ -34,8 +34,9 @@ pub(super) struct StoredSnapshot {
     pub(super) snapshot: Snapshot,
 }
 
-/// Writes the log and the snapshot of a commit at `moment`, under new names, and at the same time the copy of `repo` that the publication
-/// needs. When this returns, everything that the snapshot refers to is durable.
+/// Writes the log and the snapshot of a commit at `moment`, under new names, and at the same time
+/// the copy of `repo` that the publication needs. When this returns, everything that the snapshot
+/// refers to is durable.
 pub(super) async fn store_snapshot(
     storage: &dyn Storage,
     (moment, clock): (ChangeTime, Clock),
@@ -44,14 +45,16 @@ pub(super) async fn store_snapshot(
     current: Option<&mut RepoFile>,
 ) -> Result<StoredSnapshot> {
     let record = SnapshotRecord::of(&draft, None);
-    let (snapshot_key, log_key) = (format!("snapshots/{}", draft.id), format!("transactions/{}", draft.id));
+    let snapshot_key = format!("snapshots/{}", draft.id);
+    let log_key = format!("transactions/{}", draft.id);
     let encode = move || {
         let payload = draft.payload_with(Some(&kept))?;
         Ok((log.encode(draft.id, draft.version, compression)?, Bytes::from(payload), (draft, kept)))
     };
     let (log, payload, (draft, kept)) = blocking(encode).await?;
     // A snapshot that readers would refuse is not stored.
-    let (version, written) = (draft.version, payload.clone());
+    let version = draft.version;
+    let written = payload.clone();
     let decode = move || {
         let snapshot = Snapshot::of_payload(written, version)?;
         kept.check(draft.nodes.len(), &snapshot)?;
@@ -59,8 +62,10 @@ pub(super) async fn store_snapshot(
     };
     let compress = move || envelope::encode(version, FileType::Snapshot, &payload, compression);
     let (snapshot, file) = tokio::join!(blocking(decode), blocking(compress));
-    let (snapshot, file) = (snapshot?, file?);
-    // The objects do not depend on each other, since nothing leads to them yet: over a network this is one round trip.
+    let snapshot = snapshot?;
+    let file = file?;
+    // The objects do not depend on each other, since nothing leads to them yet: over a network this
+    // is one round trip.
     let store_log = async {
         failpoints::pass("commit.log")?;
         storage.put_new(&log_key, log.into()).await?;
@@ -89,7 +94,8 @@ pub(super) struct Publication<'a> {
     pub(super) branch: &'a str,
     /// Commit that the branch must point to.
     pub(super) tip: ObjectId,
-    /// Commits that the new snapshot replaces, newest first: the tip and its ancestors. Empty if the new snapshot follows the tip.
+    /// Commits that the new snapshot replaces, newest first: the tip and its ancestors. Empty if
+    /// the new snapshot follows the tip.
     pub(super) replaces: &'a [ObjectId],
     pub(super) has_moves: bool,
     pub(super) new: ObjectId,
@@ -102,7 +108,8 @@ pub(super) struct Publication<'a> {
 /// Outcome of an attempt to publish.
 #[derive(Debug)]
 pub(super) enum Published {
-    /// The branch points to the new snapshot. Holds `repo` as it was written, if this attempt wrote it; none in version 1.
+    /// The branch points to the new snapshot. Holds `repo` as it was written, if this attempt wrote
+    /// it; none in version 1.
     Done(Option<Bytes>),
     /// Another writer came first. Holds `repo` as that writer left it, if it was read.
     Lost(Option<RepoFile>),
@@ -154,7 +161,8 @@ pub(super) async fn v2(
         (Some(Verdict::Collected), _) => Ok(Published::Collected),
         (None, Ok(updated)) => Ok(Published::Done(Some(updated.bytes))),
         (None, Err(error)) if error.kind() == ErrorKind::Contended => {
-            // The last attempt may have succeeded all the same: its answer can have been lost, and its repetition refused.
+            // The last attempt may have succeeded all the same: its answer can have been lost, and
+            // its repetition refused.
             let current = RepoFile::read(&**storage).await.context(|| unknown(publication.new))?;
             let is_done = current.has(publication.new);
             Ok(if is_done { Published::Done(None) } else { Published::Lost(Some(current)) })
@@ -190,8 +198,8 @@ fn insert(state: &mut RepoState, publication: &Publication<'_>) -> Result<Operat
     Ok(operation)
 }
 
-/// Returns the parent of a snapshot that replaces `replaced`, and the logs of expired commits that it has to keep: all that
-/// the replaced commits had.
+/// Returns the parent of a snapshot that replaces `replaced`, and the logs of expired commits that
+/// it has to keep: all that the replaced commits had.
 fn parent_and_pruned_logs(
     state: &RepoState,
     publication: &Publication<'_>,

@@ -1,18 +1,20 @@
 //! The line of writers that lost races for the repository, so that they commit one after another.
 //!
-//! Each attempt to publish replaces one object on condition that nobody else has. With many writers most attempts are lost, and each lost
-//! one costs the store, the network and the winner time: the more writers, the fewer commits. A writer that has lost twice therefore lines
-//! up: it stores a ticket below [`FOLDER`], lists the folder, and attempts again when the tickets before its own are gone. Every writer
-//! looks for a line while it opens the repository, and lines up if anybody waits: else one that commits again and again would always be
-//! faster than those that wait.
+//! Each attempt to publish replaces one object on condition that nobody else has. With many writers
+//! most attempts are lost, and each lost one costs the store, the network and the winner time: the
+//! more writers, the fewer commits. A writer that has lost twice therefore lines up: it stores a
+//! ticket below [`FOLDER`], lists the folder, and attempts again when the tickets before its own
+//! are gone. Every writer looks for a line while it opens the repository, and lines up if anybody
+//! waits: else one that commits again and again would always be faster than those that wait.
 //!
-//! The line is advice. Publication compares as ever, so that nothing is lost by writers that ignore the line, as the reference
-//! implementation does. A ticket counts as long as its writer renews it: a writer that dies in the line delays others by [`LEASE`] at
-//! most, whatever the clocks of the machines say, since each writer measures the lease by its own clock from the moment at which it saw
-//! the ticket change. Nobody waits longer than [`LONGEST_WAIT`], whatever the store lists.
+//! The line is advice. Publication compares as ever, so that nothing is lost by writers that ignore
+//! the line, as the reference implementation does. A ticket counts as long as its writer renews it:
+//! a writer that dies in the line delays others by [`LEASE`] at most, whatever the clocks of the
+//! machines say, since each writer measures the lease by its own clock from the moment at which it
+//! saw the ticket change. Nobody waits longer than [`LONGEST_WAIT`], whatever the store lists.
 //!
-//! The next in line does not wait until the first one's ticket is gone, but until the branch's object has changed: it then has the state
-//! that its attempt begins with, one round trip earlier.
+//! The next in line does not wait until the first one's ticket is gone, but until the branch's
+//! object has changed: it then has the state that its attempt begins with, one round trip earlier.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,10 +33,11 @@ use icechunkfs_store::storage::{Condition, Storage};
 
 /// Folder of the tickets, which the reference implementation does not look into.
 const FOLDER: &str = "queue/";
-/// Time after which a ticket that does not change is ignored and removed. An attempt takes a second on a slow network.
+/// Time after which a ticket that does not change is ignored and removed. An attempt takes a second
+/// on a slow network.
 const LEASE: Duration = Duration::from_secs(8);
-/// Age from which on a ticket is removed by writers that see it, in microseconds: many leases, since it goes by the clocks of store and
-/// machine.
+/// Age from which on a ticket is removed by writers that see it, in microseconds: many leases,
+/// since it goes by the clocks of store and machine.
 const FORGOTTEN: u64 = 120 * 1_000_000;
 /// Interval at which a waiting writer renews its ticket: several chances within a lease.
 const RENEWAL: Duration = Duration::from_secs(2);
@@ -50,8 +53,8 @@ const NEAR: usize = 2;
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// Tickets that are counted. A longer line is none of this program's.
 const MAX_TICKETS: usize = 10_000;
-/// Difference between the clocks of the store and this machine from which on tickets have the store's time, in seconds: the store tells
-/// its time in whole seconds.
+/// Difference between the clocks of the store and this machine from which on tickets have the
+/// store's time, in seconds: the store tells its time in whole seconds.
 const NOTICEABLE: i64 = 5;
 
 /// Place of a writer in the line.
@@ -63,7 +66,8 @@ pub(super) struct PlaceInLine {
     /// Modification times of other tickets, and when they were first seen.
     seen: HashMap<String, (u64, Instant)>,
     watch: Option<BranchWatch>,
-    /// True if the branch was looked at when one writer was ahead: its next change is the commit of that one.
+    /// True if the branch was looked at when one writer was ahead: its next change is the commit of
+    /// that one.
     is_watched: bool,
     /// True if the changes were rebased when the turn was near.
     has_caught_up: bool,
@@ -73,8 +77,8 @@ pub(super) struct PlaceInLine {
 /// Ticket in a listing, and the time at which it was stored by the store's clock.
 type Ticket = (String, u64);
 
-/// Returns true if there is a line. Removes tickets that were forgotten long ago: with a time in the future nobody would wait for them, and
-/// every writer would line up because of them.
+/// Returns true if there is a line. Removes tickets that were forgotten long ago: with a time in
+/// the future nobody would wait for them, and every writer would line up because of them.
 pub(super) async fn is_in_use(storage: &dyn Storage, clock: Clock) -> bool {
     let Some(tickets) = tickets(storage).await else { return false };
     let now = store_time(storage, clock);
@@ -150,9 +154,10 @@ impl PlaceInLine {
         self.is_turn
     }
 
-    /// Waits until it is this writer's turn, and returns the repository in its current state. `repository` is the state that the caller
-    /// knows. Returns earlier ([`PlaceInLine::is_turn`] is false) when the turn is near, so that the caller reads what it has missed
-    /// while it waits; in version 1, where missed commits are found one after another, whenever there are some.
+    /// Waits until it is this writer's turn, and returns the repository in its current state.
+    /// `repository` is the state that the caller knows. Returns earlier ([`PlaceInLine::is_turn`]
+    /// is false) when the turn is near, so that the caller reads what it has missed while it waits;
+    /// in version 1, where missed commits are found one after another, whenever there are some.
     pub(super) async fn wait(
         &mut self,
         storage: &Arc<dyn Storage>,
@@ -161,7 +166,9 @@ impl PlaceInLine {
     ) -> Result<Repository> {
         let must_keep_up = repository.version() == SpecVersion::V1;
         let mut watch = self.watch.take().unwrap_or_else(|| BranchWatch::new(&repository, branch));
-        let (mut latest, mut is_new, mut is_near) = (repository, false, true);
+        let mut latest = repository;
+        let mut is_new = false;
+        let mut is_near = true;
         self.is_turn = false;
         while self.begun.elapsed() < LONGEST_WAIT {
             if self.renewed.elapsed() >= RENEWAL {
@@ -189,7 +196,8 @@ impl PlaceInLine {
                 None => None,
             };
             let others = match ahead {
-                // Nobody is ahead, or others have removed this ticket since it was not renewed in time.
+                // Nobody is ahead, or others have removed this ticket since it was not renewed in
+                // time.
                 None | Some(0) if must_look => {
                     self.is_turn = true;
                     return Ok(latest);
@@ -223,7 +231,8 @@ impl PlaceInLine {
         Repository::open(Arc::clone(storage)).await
     }
 
-    /// Returns the number of writers ahead, and removes the tickets of those that are gone. None if this writer has no ticket any more.
+    /// Returns the number of writers ahead, and removes the tickets of those that are gone. None if
+    /// this writer has no ticket any more.
     async fn ahead(&mut self, storage: &dyn Storage, tickets: &[Ticket]) -> Option<usize> {
         let now = Instant::now();
         let at = tickets.iter().position(|(key, _)| *key == self.key)?;

@@ -1,4 +1,5 @@
-//! Compares a change set with the commits made since its base, and drops the changes that give way to them.
+//! Compares a change set with the commits made since its base, and drops the changes that give way
+//! to them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -48,7 +49,8 @@ pub struct Comparison {
     pub(super) deleted_in_tip: ChunkSet,
 }
 
-/// Returns the commits that `branch` got since `base`, oldest first. Fails with [`ErrorKind::Stale`] if `base` is not in its history.
+/// Returns the commits that `branch` got since `base`, oldest first. Fails with
+/// [`ErrorKind::Stale`] if `base` is not in its history.
 pub async fn commits_since(
     repository: &Repository,
     branch: &str,
@@ -61,8 +63,8 @@ pub async fn commits_since(
     repository.since(tip, base).await?.ok_or_else(|| was_reset(branch, base))
 }
 
-/// Returns the same as [`commits_since`]. In version 1 a commit is found in the snapshot that follows it, one round trip for each: the log
-/// is read in the same one.
+/// Returns the same as [`commits_since`]. In version 1 a commit is found in the snapshot that
+/// follows it, one round trip for each: the log is read in the same one.
 pub(super) async fn commits_to_compare(
     repository: &Repository,
     branch: &str,
@@ -73,8 +75,10 @@ pub(super) async fn commits_to_compare(
         return Ok((commits_since(repository, branch, base).await?, ahead));
     }
     let tip = repository.branch_tip(branch).await?.ok_or_else(|| branch_is_gone(branch))?;
-    let (mut commits, mut meter) = (Vec::new(), Meter::new("the commits since the base"));
-    let (mut seen, mut next) = (HashSet::new(), tip);
+    let mut commits = Vec::new();
+    let mut meter = Meter::new("the commits since the base");
+    let mut seen = HashSet::new();
+    let mut next = tip;
     while next != base {
         if !seen.insert(next) {
             return Err(history::cycle(tip, next));
@@ -94,7 +98,8 @@ pub(super) async fn commits_to_compare(
     Ok((meter.finish(commits), ahead))
 }
 
-/// Compares `changes`, made for `base`, with the following `commits`, oldest first. Returns `None` if there are no commits.
+/// Compares `changes`, made for `base`, with the following `commits`, oldest first. Returns `None`
+/// if there are no commits.
 pub(super) async fn compare(
     repository: &Repository,
     reader: &Arc<Reader>,
@@ -118,7 +123,8 @@ pub(super) async fn compare(
         })
     });
     let read: Vec<BoxFuture<'_, Result<ConcurrentCommit>>> = read.collect();
-    // A writer that waited for its turn has many to read: one after another, each would cost a round trip.
+    // A writer that waited for its turn has many to read: one after another, each would cost a
+    // round trip.
     let others = futures_util::stream::iter(read).buffered(CONCURRENT_LOGS).try_collect::<Vec<_>>();
     let known = ahead.tip.take_if(|known| known.id() == tip.id);
     let tip = async {
@@ -129,7 +135,8 @@ pub(super) async fn compare(
     };
     let (others, tip) = tokio::try_join!(others, tip)?;
     let theirs = ConcurrentChanges::read(&others, changes)?;
-    let (mut agreed, mut deleted_in_tip) = (ChunkSet::new(), ChunkSet::new());
+    let mut agreed = ChunkSet::new();
+    let mut deleted_in_tip = ChunkSet::new();
     let both = theirs.changed_by_both(changes);
     let nodes: HashSet<NodeId> = both.iter().map(|(node, ..)| *node).collect();
     let [before, after] = [base, &*tip].map(|snapshot| References::new(snapshot, reader, |node| nodes.contains(node)));
@@ -151,8 +158,8 @@ pub(super) async fn compare(
     Ok(Some(Comparison { tip, commits: commits.iter().map(|commit| commit.id).collect(), conflicts, deleted_in_tip }))
 }
 
-/// Drops the changes of conflicting chunks, and all chunk changes of arrays with other conflicts. `base` is the snapshot that
-/// the changes were made for.
+/// Drops the changes of conflicting chunks, and all chunk changes of arrays with other conflicts.
+/// `base` is the snapshot that the changes were made for.
 pub(super) fn drop_conflicting(
     base: &Snapshot,
     changes: &mut ChangeSet,
@@ -188,7 +195,8 @@ pub(super) fn drop_chunks(changes: &mut ChangeSet, stored: &mut StoredChunks, ch
     stored.retain(|_, chunks| !chunks.is_empty());
 }
 
-/// Reads the transaction log of snapshot `id`. Fails if it is missing, because nothing can be compared without it.
+/// Reads the transaction log of snapshot `id`. Fails if it is missing, because nothing can be
+/// compared without it.
 pub async fn read_log(storage: &dyn Storage, id: ObjectId) -> Result<TransactionLog> {
     read_log_if_any(storage, id).await?.ok_or_else(|| no_log(id))
 }

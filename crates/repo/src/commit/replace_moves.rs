@@ -1,12 +1,13 @@
-//! Replaces moves that the repository cannot store: version 1 of the format has none, version 2 does not allow all of them
-//! ([`super::moves`]).
+//! Replaces moves that the repository cannot store: version 1 of the format has none, version 2
+//! does not allow all of them ([`super::moves`]).
 //!
-//! A moved node is deleted, and a node with a new id is created at its new path. The new array takes over the chunk
-//! references of the old one, which is why its manifests have to be written again.
+//! A moved node is deleted, and a node with a new id is created at its new path. The new array
+//! takes over the chunk references of the old one, which is why its manifests have to be written
+//! again.
 //!
-//! Only the stored files use this form. Conflicts are detected in the change set with its moves: a node that a concurrent
-//! commit deleted or moved must not be mistaken for one that both sides deleted, and chunks that the commit wrote into it
-//! belong to the moved array.
+//! Only the stored files use this form. Conflicts are detected in the change set with its moves: a
+//! node that a concurrent commit deleted or moved must not be mistaken for one that both sides
+//! deleted, and chunks that the commit wrote into it belong to the moved array.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -29,8 +30,8 @@ pub(super) struct StorableChanges<'a> {
     pub(super) chunks: Cow<'a, StoredChunks>,
 }
 
-/// Replaces in `changes`, made for `base`, and in the `chunks` that are stored for them the moves of the nodes in `new_ids`.
-/// Returns both as they are if there are none.
+/// Replaces in `changes`, made for `base`, and in the `chunks` that are stored for them the moves
+/// of the nodes in `new_ids`. Returns both as they are if there are none.
 pub(super) fn without_moves<'a>(
     base: &Snapshot,
     changes: &'a ChangeSet,
@@ -38,7 +39,8 @@ pub(super) fn without_moves<'a>(
     new_ids: &BTreeMap<NodeId, NodeId>,
 ) -> Result<StorableChanges<'a>> {
     if new_ids.is_empty() {
-        let (changes, chunks) = (Cow::Borrowed(changes), Cow::Borrowed(chunks));
+        let changes = Cow::Borrowed(changes);
+        let chunks = Cow::Borrowed(chunks);
         return Ok(StorableChanges { changes, sources: Sources::new(), chunks });
     }
     let mut out = ChangeSet {

@@ -1,11 +1,14 @@
 //! The record of a commit that stands for others, which it replaced, in its metadata.
 //!
-//! A squash, an amend and a rewritten manifest give a branch a new commit in the place of others. Other branches may still have those: without the
-//! record, the newest commit that both have would be an older one, and what was taken back since would look as if it had never been there. The
-//! replaced commits may be collected one day, so that the record also has those that they had replaced themselves.
+//! A squash, an amend and a rewritten manifest give a branch a new commit in the place of others.
+//! Other branches may still have those: without the record, the newest commit that both have would
+//! be an older one, and what was taken back since would look as if it had never been there. The
+//! replaced commits may be collected one day, so that the record also has those that they had
+//! replaced themselves.
 //!
-//! As with [`super::merge_record`], the record names its own commit. Where the reference implementation amends, the operations log tells; a copy of
-//! the repository has another log, and gets a record in the description of the commit ([`records_of_amended`]).
+//! As with [`super::merge_record`], the record names its own commit. Where the reference
+//! implementation amends, the operations log tells; a copy of the repository has another log, and
+//! gets a record in the description of the commit ([`records_of_amended`]).
 
 use std::collections::HashSet;
 
@@ -17,7 +20,8 @@ use icechunkfs_base::error::Result;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 
-/// Metadata item of a commit that replaced others: `{"commit": ID, "commits": [ID, ..]}`, newest first, and `"incomplete": true` if there were more.
+/// Metadata item of a commit that replaced others: `{"commit": ID, "commits": [ID, ..]}`, newest
+/// first, and `"incomplete": true` if there were more.
 pub const REPLACE_RECORD: &str = "icechunkfs.replaces";
 
 /// Most commits that a record has: 23 KB, as the file `repo` has the metadata of every commit.
@@ -36,7 +40,8 @@ pub struct ReplaceRecord {
 }
 
 impl ReplaceRecord {
-    /// Returns the record of `commit`; none if it replaced nothing that is known, or has the record of another commit.
+    /// Returns the record of `commit`; none if it replaced nothing that is known, or has the record
+    /// of another commit.
     pub fn of(commit: &SnapshotInfo) -> Result<Option<Self>> {
         let item = commit.metadata_item(REPLACE_RECORD)?;
         Ok(item.and_then(|value| Self::parse(&value, commit.id)))
@@ -73,7 +78,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// Reads the records of a commit from its description, which may have more than the snapshot's file ([`records_of_amended`]).
+    /// Reads the records of a commit from its description, which may have more than the snapshot's
+    /// file ([`records_of_amended`]).
     pub fn of(commit: &SnapshotInfo) -> Result<Self> {
         Ok(Records { id: commit.id, merged: MergeRecord::of(commit)?, replaced: ReplaceRecord::of(commit)? })
     }
@@ -88,7 +94,8 @@ impl Records {
         self.merged.is_none() && self.replaced.is_none()
     }
 
-    /// Returns the commits that it merged, and those that it replaced. Of each of both, the first has what the others have.
+    /// Returns the commits that it merged, and those that it replaced. Of each of both, the first
+    /// has what the others have.
     pub fn commits(&self) -> impl Iterator<Item = ObjectId> {
         let merged = self.merged.iter().flat_map(MergeRecord::all);
         merged.chain(self.replaced.iter().flat_map(|record| record.commits.iter().copied()))
@@ -104,19 +111,21 @@ impl Records {
     }
 }
 
-/// Returns the records of commit `owner`, which replaces `commits`, newest first: what it stands for, and all that any of them merged, since the branch
-/// still has it.
+/// Returns the records of commit `owner`, which replaces `commits`, newest first: what it stands
+/// for, and all that any of them merged, since the branch still has it.
 pub(super) fn records_of_replacement(owner: ObjectId, commits: &[Records]) -> Vec<(String, Value)> {
     records(owner, commits.iter(), true)
 }
 
-/// Returns the records of `commit`, which another program made in the place of `replaced`, newest first, for a repository whose operations log does
-/// not tell so. `are_all_known` is false if what one of `replaced` was made from is not known.
+/// Returns the records of `commit`, which another program made in the place of `replaced`, newest
+/// first, for a repository whose operations log does not tell so. `are_all_known` is false if what
+/// one of `replaced` was made from is not known.
 pub fn records_of_amended(commit: &Records, replaced: &[Records], are_all_known: bool) -> Vec<(String, Value)> {
     records(commit.id, std::iter::once(commit).chain(replaced), are_all_known)
 }
 
-/// Returns the records of commit `owner`, which has what `commits` had, and stands for those of them that it is not itself.
+/// Returns the records of commit `owner`, which has what `commits` had, and stands for those of
+/// them that it is not itself.
 fn records<'a>(
     owner: ObjectId,
     commits: impl Iterator<Item = &'a Records> + Clone,

@@ -70,8 +70,8 @@ pub type PublishCallback = Arc<dyn Fn(ObjectId) -> Result<()> + Send + Sync>;
 /// Callback that receives the name of a file that could not be flushed.
 pub type FlushCallback = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Callback that receives a newer commit that the changes are about to be rebased onto, and true if that is or follows one of
-/// [`Request::unconfirmed`]. Returns further conflicts.
+/// Callback that receives a newer commit that the changes are about to be rebased onto, and true if
+/// that is or follows one of [`Request::unconfirmed`]. Returns further conflicts.
 pub type RebaseCheck = Arc<dyn Fn(Arc<Snapshot>, bool) -> BoxFuture<'static, Result<Vec<Conflict>>> + Send + Sync>;
 
 /// Options of a commit.
@@ -83,7 +83,8 @@ pub struct Request {
     pub message: String,
     /// Commit metadata, without [`super::replace_record::RESERVED_ITEMS`].
     pub metadata: Map<String, Value>,
-    /// Merge that the commit makes, if it is one. It conflicts with concurrent merges of the same commits.
+    /// Merge that the commit makes, if it is one. It conflicts with concurrent merges of the same
+    /// commits.
     pub merge: Option<MergeCommit>,
     /// True to replace the branch's tip, which must be the base of the changes.
     pub amend: bool,
@@ -91,19 +92,22 @@ pub struct Request {
     pub on_conflict: OnConflict,
     /// True to make a commit although there are no changes: its metadata records something.
     pub records: bool,
-    /// Set to write all manifests again, as the reference implementation's `rewrite_manifests` does: then there may be no
-    /// changes at all, and chunks in the changes are the same bytes in other places
-    /// ([`super::changes::ChunkChange::Stored`]).
+    /// Set to write all manifests again, as the reference implementation's `rewrite_manifests`
+    /// does: then there may be no changes at all, and chunks in the changes are the same bytes in
+    /// other places ([`super::changes::ChunkChange::Stored`]).
     pub rewrite: Option<Rewrite>,
-    /// Chunk objects that the caller guarantees to exist. Other objects are checked, and stored again in cases of doubt.
+    /// Chunk objects that the caller guarantees to exist. Other objects are checked, and stored
+    /// again in cases of doubt.
     pub known_objects: Option<KnownObjects>,
-    /// Called with the id of the new snapshot before each attempt to publish, so that the caller can record it: a caller that
-    /// dies before it receives the outcome looks for the id in the history.
+    /// Called with the id of the new snapshot before each attempt to publish, so that the caller
+    /// can record it: a caller that dies before it receives the outcome looks for the id in the
+    /// history.
     pub about_to_publish: Option<PublishCallback>,
-    /// Called with the name of each [`super::changes::ChunkFile`] of a failed commit whose bytes could not be written to the disk.
+    /// Called with the name of each [`super::changes::ChunkFile`] of a failed commit whose bytes
+    /// could not be written to the disk.
     pub flush_failed: Option<FlushCallback>,
-    /// Commits of earlier states of the changes that were discarded because their publication was never confirmed. If such a
-    /// commit is on the branch all the same, it is no concurrent commit.
+    /// Commits of earlier states of the changes that were discarded because their publication was
+    /// never confirmed. If such a commit is on the branch all the same, it is no concurrent commit.
     pub unconfirmed: Vec<ObjectId>,
     /// Called before the changes are rebased onto a newer commit.
     pub may_rebase_onto: Option<RebaseCheck>,
@@ -124,22 +128,25 @@ impl Request {
 /// Options for writing all manifests again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
-    /// Splitting rules, in the format of `manifest.splitting` in the configuration; none for the repository's.
+    /// Splitting rules, in the format of `manifest.splitting` in the configuration; none for the
+    /// repository's.
     pub splitting: Option<Value>,
 }
 
 /// Chunk objects that are in the store.
 #[derive(Clone, Debug)]
 pub struct KnownObjects {
-    /// GC mark until which no collection can have removed the objects; none in version 1, which records no collections.
+    /// GC mark until which no collection can have removed the objects; none in version 1, which
+    /// records no collections.
     pub mark: Option<LogPosition>,
     /// Ids of the objects.
     pub chunks: HashSet<ObjectId>,
 }
 
 impl KnownObjects {
-    /// Returns the objects that `changes` refer to, all of which `snapshot` needs, or were stored after `repository` was opened. None if there are
-    /// none, or if it is not known that the repository keeps what that snapshot needs.
+    /// Returns the objects that `changes` refer to, all of which `snapshot` needs, or were stored
+    /// after `repository` was opened. None if there are none, or if it is not known that the
+    /// repository keeps what that snapshot needs.
     pub async fn of(repository: &Repository, snapshot: ObjectId, changes: &ChangeSet) -> Result<Option<Self>> {
         match Self::referred(repository, changes) {
             Some(known) if repository.keeps(snapshot).await? => Ok(Some(known)),
@@ -147,7 +154,8 @@ impl KnownObjects {
         }
     }
 
-    /// Returns the objects that `changes` refer to, which the caller knows to be there; none if there are none.
+    /// Returns the objects that `changes` refer to, which the caller knows to be there; none if
+    /// there are none.
     pub fn referred(repository: &Repository, changes: &ChangeSet) -> Option<Self> {
         let stored = changes.chunk_changes().filter_map(ChunkChange::stored);
         let chunks: HashSet<ObjectId> = stored.filter_map(ChunkPayload::range).map(|(chunk, ..)| chunk).collect();
@@ -179,7 +187,8 @@ pub enum CommitOutcome {
         snapshot: ObjectId,
         /// Concurrent commits that the changes were rebased over, oldest first.
         rebased_over: Vec<ObjectId>,
-        /// Chunks of the change set that did not give way to the ones of these commits; collected for [`OnConflict::Theirs`] only.
+        /// Chunks of the change set that did not give way to the ones of these commits; collected
+        /// for [`OnConflict::Theirs`] only.
         kept: ChunkSet,
     },
     /// Concurrent commits touched the same things. Nothing was committed.

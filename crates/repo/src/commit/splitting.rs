@@ -1,9 +1,10 @@
-//! Assigns the parts of an array's chunk grid to manifests (`manifest.splitting` of the configuration).
+//! Assigns the parts of an array's chunk grid to manifests (`manifest.splitting` of the
+//! configuration).
 //!
-//! Rules are tried in order. A rule that matches the array gives each of its dimensions a step, if one of the rule's
-//! conditions matches the dimension and no rule before has given it one; the grid is cut at multiples of the step. Dimensions
-//! without a step are not cut. A rule or condition that cannot be understood matches nothing, as in the reference
-//! implementation.
+//! Rules are tried in order. A rule that matches the array gives each of its dimensions a step, if
+//! one of the rule's conditions matches the dimension and no rule before has given it one; the grid
+//! is cut at multiples of the step. Dimensions without a step are not cut. A rule or condition that
+//! cannot be understood matches nothing, as in the reference implementation.
 
 use std::ops::Range;
 
@@ -59,7 +60,8 @@ impl Splitting {
         Ok(Splitting { rules, _patterns: patterns })
     }
 
-    /// Cuts the grid of the array at `path`, which has `grid` chunks per dimension and dimensions called `names`.
+    /// Cuts the grid of the array at `path`, which has `grid` chunks per dimension and dimensions
+    /// called `names`.
     pub(super) fn cells(&self, path: &str, grid: &[u32], names: Option<&[Option<String>]>) -> Cells {
         let mut steps: Vec<Option<u32>> = vec![None; grid.len()];
         for (_, axes) in self.rules.iter().filter(|(is_met, _)| is_met(path)) {
@@ -97,8 +99,8 @@ impl Cells {
             .collect()
     }
 
-    /// Returns the numbers of the cells that a box of chunks touches, by dimension. A box of another rank than the grid's
-    /// touches all cells.
+    /// Returns the numbers of the cells that a box of chunks touches, by dimension. A box of
+    /// another rank than the grid's touches all cells.
     fn touched_by_axis(&self, extents: &[(u32, u32)]) -> impl Iterator<Item = Range<u32>> {
         let known = extents.len() == self.axes.len();
         self.axes.iter().enumerate().map(move |(axis, &(chunks, step))| {
@@ -108,13 +110,14 @@ impl Cells {
         })
     }
 
-    /// Returns the number of cells that a box of chunks touches: as many as [`Cells::touched`] lists.
+    /// Returns the number of cells that a box of chunks touches: as many as [`Cells::touched`]
+    /// lists.
     pub(super) fn count_touched(&self, extents: &[(u32, u32)]) -> u64 {
         self.touched_by_axis(extents).map(|numbers| u64::from(numbers.end - numbers.start)).fold(1, u64::saturating_mul)
     }
 
-    /// Returns the cells that a box of chunks touches, in order, and true if the box lies in the grid. A box of another rank
-    /// than the grid's touches all cells and lies outside.
+    /// Returns the cells that a box of chunks touches, in order, and true if the box lies in the
+    /// grid. A box of another rank than the grid's touches all cells and lies outside.
     pub(super) fn touched(&self, extents: &[(u32, u32)]) -> (Vec<Vec<u32>>, bool) {
         let is_inside = extents.len() == self.axes.len()
             && std::iter::zip(extents, &self.axes).all(|((_, to), (chunks, _))| to <= chunks);

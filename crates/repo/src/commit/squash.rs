@@ -1,12 +1,14 @@
 //! Replaces the newest commits of a branch by one with the content of the last.
 //!
-//! For a single commit this amends its message and metadata. The new snapshot has the tree of the branch's tip, manifest by
-//! manifest, and takes its place; its parent is the parent of the oldest commit that is replaced. Its transaction log is the
-//! net result of their logs, and it keeps the logs of expired commits that they kept, so that a comparison across it gives
-//! the same result. The replaced commits stay in the repository, for
-//! tags, other branches and recovery, until garbage is collected.
+//! For a single commit this amends its message and metadata. The new snapshot has the tree of the
+//! branch's tip, manifest by manifest, and takes its place; its parent is the parent of the oldest
+//! commit that is replaced. Its transaction log is the net result of their logs, and it keeps the
+//! logs of expired commits that they kept, so that a comparison across it gives the same result.
+//! The replaced commits stay in the repository, for tags, other branches and recovery, until
+//! garbage is collected.
 //!
-//! The branch moves only if it still points to the tip and the commits below are the same: a concurrent commit is never removed.
+//! The branch moves only if it still points to the tip and the commits below are the same: a
+//! concurrent commit is never removed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -39,19 +41,21 @@ use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 pub struct SquashOptions<'a> {
     /// Branch to change.
     pub branch: &'a str,
-    /// Commits to replace, as they were when the user was asked: the branch's tip and its ancestors, newest first.
+    /// Commits to replace, as they were when the user was asked: the branch's tip and its
+    /// ancestors, newest first.
     pub commits: &'a [SnapshotInfo],
     /// Message of the new commit.
     pub message: String,
-    /// Metadata of the new commit, without records ([`super::replace_record::RESERVED_ITEMS`]), which are added.
+    /// Metadata of the new commit, without records ([`super::replace_record::RESERVED_ITEMS`]),
+    /// which are added.
     pub metadata: Map<String, Value>,
 }
 
 /// Fails if the repository's history cannot be rewritten, or not by this user.
 ///
-/// Errors: [`ErrorKind::ReadOnly`] if nothing can be written, [`ErrorKind::Unsupported`] in version 1. That version has the
-/// parent in each snapshot's file, and expiration removes commits by writing such files again: if both happen at once,
-/// nothing tells them apart.
+/// Errors: [`ErrorKind::ReadOnly`] if nothing can be written, [`ErrorKind::Unsupported`] in
+/// version 1. That version has the parent in each snapshot's file, and expiration removes commits
+/// by writing such files again: if both happen at once, nothing tells them apart.
 pub async fn check(repository: &Repository) -> Result<()> {
     repository.check_writable()?;
     if repository.version() == SpecVersion::V1 {
@@ -68,11 +72,13 @@ pub async fn check(repository: &Repository) -> Result<()> {
 
 /// Replaces several commits by one in `repository`, and returns its snapshot.
 ///
-/// Errors: [`ErrorKind::Unsupported`] in a repository of version 1, [`ErrorKind::Stale`] if the branch has moved or its
-/// history was changed, [`ErrorKind::ReadOnly`] if the repository is set read-only. Nothing is changed then.
+/// Errors: [`ErrorKind::Unsupported`] in a repository of version 1, [`ErrorKind::Stale`] if the
+/// branch has moved or its history was changed, [`ErrorKind::ReadOnly`] if the repository is set
+/// read-only. Nothing is changed then.
 pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptions<'_>) -> Result<ObjectId> {
     check(repository).await?;
-    let (storage, compression) = (repository.storage(), repository.config().await?.compression());
+    let storage = repository.storage();
+    let compression = repository.config().await?.compression();
     let SquashOptions { branch, commits, message, metadata } = options;
     let (Some(tip), Some(oldest)) = (commits.first(), commits.last()) else {
         return Err(Error::invalid("no commits to make one of"));
@@ -93,7 +99,8 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
     let moment = ChangeTime::after(clock, last).await;
     let planned = nodes::apply(&snapshot, &ChangeSet::default(), &Sources::new(), SpecVersion::V2)?;
     let used: HashSet<ObjectId> = planned.iter().filter_map(Planned::manifests).flatten().map(|(id, _)| id).collect();
-    let (mut nodes, mut positions) = (Vec::new(), Vec::new());
+    let mut nodes = Vec::new();
+    let mut positions = Vec::new();
     for planned in planned {
         match planned.node {
             PlannedNode::Kept(position, _) => positions.push(position),
@@ -149,8 +156,8 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
     Ok(id)
 }
 
-/// Fails if one log cannot express what all commits did together: the format has no move onto a node that is deleted, and
-/// nodes keep their ids when commits are squashed.
+/// Fails if one log cannot express what all commits did together: the format has no move onto a
+/// node that is deleted, and nodes keep their ids when commits are squashed.
 fn check_moves(log: &TransactionLogDraft, snapshot: &Snapshot, parent: &Snapshot) -> Result<()> {
     let groups = moves::groups_after(snapshot, &ChangeSet::default());
     let refused = moves::not_allowed(&log.moves, &moves::paths(parent), &groups);

@@ -1,7 +1,8 @@
 //! Compares the changes of two sides since a common base, whatever commits made them.
 //!
-//! A commit of a mount is compared with the logs of concurrent commits ([`super::rebase`]). Here both sides are change sets between
-//! snapshots, so that what a side changed and changed back is no change, and what both did in the same way needs nothing.
+//! A commit of a mount is compared with the logs of concurrent commits ([`super::rebase`]). Here
+//! both sides are change sets between snapshots, so that what a side changed and changed back is no
+//! change, and what both did in the same way needs nothing.
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,8 +29,9 @@ pub struct Theirs<'a> {
     pub changes: Metered<ChangeSet>,
 }
 
-/// Reduces `ours`, which was made for `base`, to what it changes in their snapshot. Returns the conflicts that `on_conflict` does not
-/// solve; `ours` can be committed on their snapshot if there are none.
+/// Reduces `ours`, which was made for `base`, to what it changes in their snapshot. Returns the
+/// conflicts that `on_conflict` does not solve; `ours` can be committed on their snapshot if there
+/// are none.
 pub fn reduce(
     base: &Snapshot,
     ours: &mut ChangeSet,
@@ -59,7 +61,8 @@ pub fn reduce(
     Ok(Vec::new())
 }
 
-/// Drops from both sides what they did in the same way. Returns the paths of nodes that both created with one id, but not in the same way.
+/// Drops from both sides what they did in the same way. Returns the paths of nodes that both
+/// created with one id, but not in the same way.
 fn drop_same(ours: &mut ChangeSet, theirs: &mut ChangeSet) -> Vec<String> {
     for (id, chunks) in &mut ours.chunks {
         let Some(others) = theirs.chunks.get_mut(id) else { continue };
@@ -81,7 +84,8 @@ fn drop_same(ours: &mut ChangeSet, theirs: &mut ChangeSet) -> Vec<String> {
     let moved: HashMap<NodeId, NodeId> =
         ours.deleted.iter().filter_map(|node| Some((node.id, find_moved(node.id, is_new)?))).collect();
     let apart = moved_apart(ours, &moved);
-    // Of a node that both moved, a chunk that one side lacks is one that it has deleted, or that the other has added: nothing tells which.
+    // Of a node that both moved, a chunk that one side lacks is one that it has deleted, or that
+    // the other has added: nothing tells which.
     let moved: HashSet<NodeId> = moved.into_values().collect();
     let mut different = Vec::new();
     ours.created.retain(|node| {
@@ -100,8 +104,8 @@ fn drop_same(ours: &mut ChangeSet, theirs: &mut ChangeSet) -> Vec<String> {
     different
 }
 
-/// Returns the nodes deleted in `ours` that only one side has moved, or each side in another way, by a deletion and a new node. `moved` has the
-/// ids of those that the other side has moved.
+/// Returns the nodes deleted in `ours` that only one side has moved, or each side in another way,
+/// by a deletion and a new node. `moved` has the ids of those that the other side has moved.
 fn moved_apart(ours: &ChangeSet, moved: &HashMap<NodeId, NodeId>) -> HashSet<NodeId> {
     let own: HashSet<NodeId> = ours.created.iter().map(|node| node.id).collect();
     let is_apart = |node: &NodeId| find_moved(*node, |id| own.contains(id)) != moved.get(node).copied();

@@ -1,8 +1,8 @@
 //! Modification times of chunk files that are linked into a repository.
 //!
-//! Garbage collection decides by an object's age if a running commit may still need it. A linked object is the chunk's file
-//! itself and would be as old as that, so the file gets the current time before it is linked. A commit that fails changes
-//! nothing: its files get their old times back.
+//! Garbage collection decides by an object's age if a running commit may still need it. A linked
+//! object is the chunk's file itself and would be as old as that, so the file gets the current time
+//! before it is linked. A commit that fails changes nothing: its files get their old times back.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -23,7 +23,8 @@ pub(super) struct RenewedTimes {
 }
 
 impl RenewedTimes {
-    /// Sets the modification time of `file`, open as `opened`, to now. Returns true on success; only the file's owner may do it.
+    /// Sets the modification time of `file`, open as `opened`, to now. Returns true on success;
+    /// only the file's owner may do it.
     pub(super) fn renew(&self, file: &ChunkFile, opened: &File) -> bool {
         let Ok(metadata) = opened.metadata() else { return false };
         if set_modified(opened, Timespec { tv_sec: 0, tv_nsec: UTIME_NOW }).is_err() {

@@ -24,8 +24,8 @@ use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_store::storage::{Storage, changed_file};
 
-/// Objects stored at the same time. On a disk, so many flushes share one entry of the file system's journal; over a network,
-/// so many requests hide each other's latency.
+/// Objects stored at the same time. On a disk, so many flushes share one entry of the file system's
+/// journal; over a network, so many requests hide each other's latency.
 pub(super) const CONCURRENT_OBJECTS: usize = 16;
 
 /// Changed chunks of one array in grid order, each with its payload; none if the chunk was deleted.
@@ -35,7 +35,8 @@ pub(super) type StoredChunks = BTreeMap<NodeId, ChunkList>;
 
 /// Stores all chunk files of `changes`.
 ///
-/// The objects are durable when [`Storage::sync`] of `chunks` has returned. Files that may have been linked are recorded in `renewed`.
+/// The objects are durable when [`Storage::sync`] of `chunks` has returned. Files that may have
+/// been linked are recorded in `renewed`.
 pub(super) async fn upload(
     storage: &Arc<dyn Storage>,
     changes: &ChangeSet,
@@ -81,7 +82,8 @@ pub(super) async fn upload(
     let mut running = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_OBJECTS);
     let mut failed = None;
     while let Some(done) = running.next().await {
-        // Jobs that have begun end: each finds out whether its file could be flushed, which the kernel reports once.
+        // Jobs that have begun end: each finds out whether its file could be flushed, which the
+        // kernel reports once.
         let (node, placed) = match done {
             Ok(done) => done,
             Err(error) => {
@@ -128,7 +130,8 @@ async fn store_job(
             append(&file, &mut bytes)?;
             ranges.push((slot, start..bytes.len()));
         }
-        // The next pack is made in the memory of one that is stored: new memory takes a tenth of a commit of 40,000 chunks.
+        // The next pack is made in the memory of one that is stored: new memory takes a tenth of a
+        // commit of 40,000 chunks.
         Ok((memory::recycled(bytes, Reservation::default()), ranges))
     };
     let (bytes, ranges) = blocking(read).await?;
@@ -140,7 +143,8 @@ async fn store_job(
     let chunk = ObjectId::random()?;
     storage.put_new(&format!("chunks/{chunk}"), bytes).await?;
     let native = |range: Range<usize>| {
-        let (offset, length) = (range.start as u64, range.len() as u64);
+        let offset = range.start as u64;
+        let length = range.len() as u64;
         ChunkPayload::Native { chunk, offset, length }
     };
     Ok(ranges.into_iter().map(|(slot, range)| (slot, native(range))).collect())
@@ -153,7 +157,8 @@ pub(super) async fn single(
 ) -> Result<ChunkPayload> {
     let length = file.length;
     let chunk = ObjectId::random()?;
-    let (key, name) = (format!("chunks/{chunk}"), file.name.clone());
+    let key = format!("chunks/{chunk}");
+    let name = file.name.clone();
     let (opened, file) = blocking(move || Ok((file.open()?, file))).await?;
     // A copied or uploaded object is new anyway. A file whose times cannot be changed is copied.
     let can_link = file.can_link && (storage.local_files().is_none() || renewed.renew(&file, &opened));
@@ -177,13 +182,15 @@ fn native(chunk: ObjectId, length: u64) -> ChunkPayload {
     ChunkPayload::Native { chunk, offset: 0, length }
 }
 
-/// Appends the whole file to `out`, which has room for more. Fails if the file does not have the expected length.
+/// Appends the whole file to `out`, which has room for more. Fails if the file does not have the
+/// expected length.
 fn append(file: &ChunkFile, out: &mut Vec<u8>) -> Result<()> {
     let before = out.len();
     let opened = file.open()?;
     let failed = |e: Errno| Error::io(format!("the chunk's file {}", file.name), e.into());
     let mut done = 0;
-    // There is room for more than is expected, so a read of no more than that has found the end. Most files take a single one.
+    // There is room for more than is expected, so a read of no more than that has found the end.
+    // Most files take a single one.
     while done < file.length {
         let read = retry_on_intr(|| rustix::io::pread(&opened, spare_capacity(out), done)).map_err(failed)?;
         if read == 0 {

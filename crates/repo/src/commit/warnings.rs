@@ -26,8 +26,8 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Returns the warnings about `changes`, made for `base`: about arrays that are created, or have a new `zarr.json` or new chunks. Sorted by
-/// path. May block the thread.
+/// Returns the warnings about `changes`, made for `base`: about arrays that are created, or have a
+/// new `zarr.json` or new chunks. Sorted by path. May block the thread.
 pub fn warnings_of(base: &Snapshot, changes: &ChangeSet) -> Vec<Warning> {
     let written: BTreeMap<NodeId, &BTreeMap<Coords, ChunkChange>> = changes
         .chunks
@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn arrays_that_a_change_touches_are_warned_of() {
-        let (raw, packed) = (document("default", json!(["bytes"])), document("v2", json!(["bytes", "zstd"])));
+        let raw = document("default", json!(["bytes"]));
+        let packed = document("v2", json!(["bytes", "zstd"]));
         let node = |n, path, zarr_json| TestNode { id: node_id(n), path, zarr_json, manifests: Some(Vec::new()) };
         let nodes = [node(1, "/raw", &*raw), node(2, "/v2", &*packed), node(3, "/v2-too", &*packed)];
         let base = Snapshot::decode(&snapshot(id(1), &nodes), 1 << 20).unwrap();

@@ -1,7 +1,7 @@
 //! The change set that leads from one snapshot to another.
 //!
-//! Chunks are references to what the new snapshot has: nothing is read or copied. Nodes keep their ids, so that the change set also fits
-//! other snapshots that have the nodes.
+//! Chunks are references to what the new snapshot has: nothing is read or copied. Nodes keep their
+//! ids, so that the change set also fits other snapshots that have the nodes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -30,16 +30,18 @@ pub type ChunkChanges = BTreeMap<Coords, ChunkChange>;
 /// Array whose chunks differ, with those chunks.
 pub(crate) type ComparedArray = (NodeId, Metered<ChunkChanges>);
 
-/// Returns the changes that lead from `old` to `new`, snapshots of one repository whose manifests `reader` reads. Chunks that an array's
-/// new shape has no place for are not listed.
+/// Returns the changes that lead from `old` to `new`, snapshots of one repository whose manifests
+/// `reader` reads. Chunks that an array's new shape has no place for are not listed.
 pub async fn changes_between(reader: &Arc<Reader>, old: &Snapshot, new: &Snapshot) -> Result<Metered<ChangeSet>> {
     let _room = (old.room_for_table()?, new.room_for_table()?);
-    let (old_ids, new_ids) = (positions(old), positions(new));
+    let old_ids = positions(old);
+    let new_ids = positions(new);
     let mut changes = ChangeSet::default();
     let mut meter = Meter::new("the changes between two snapshots");
     for node in old.nodes().filter(|node| !new_ids.contains_key(&node.id)) {
         meter.count(NODE_BYTES + 2 * node.path.len() as u64)?;
-        let (id, path) = (node.id, node.path.to_owned());
+        let id = node.id;
+        let path = node.path.to_owned();
         changes.deleted.push(DeletedNode { id, path, is_array: node.is_array() });
     }
     let infos = &[old.manifest_infos(), new.manifest_infos()];
@@ -59,7 +61,8 @@ pub async fn changes_between(reader: &Arc<Reader>, old: &Snapshot, new: &Snapsho
             Some(before) => {
                 if before.path != node.path {
                     meter.count(NODE_BYTES + 2 * (before.path.len() + node.path.len()) as u64)?;
-                    let (from, to) = (before.path.to_owned(), node.path.to_owned());
+                    let from = before.path.to_owned();
+                    let to = node.path.to_owned();
                     changes.moved.push(Move { from, to, node: node.id, is_array: node.is_array() });
                 }
                 if before.zarr_json != node.zarr_json {
@@ -69,7 +72,8 @@ pub async fn changes_between(reader: &Arc<Reader>, old: &Snapshot, new: &Snapsho
         }
         let Some(after) = ArrayChunks::parse(Some(&node))? else { continue };
         let before = ArrayChunks::parse(before.as_ref())?;
-        let (id, path) = (node.id, node.path);
+        let id = node.id;
+        let path = node.path;
         let grid = after.grid().to_vec();
         running.push(Box::pin(async move {
             Ok((id, chunk_changes(reader, infos, before, after, &grid).await.context(|| path)?))
@@ -105,8 +109,9 @@ fn written(node: &Node<'_>, meter: &mut Meter) -> Result<WrittenNode> {
     })
 }
 
-/// Returns the changes that lead from the chunks of array `before`, if there was one, to those of `after`, within `grid` (chunks per
-/// dimension). The infos describe the manifests of their snapshots.
+/// Returns the changes that lead from the chunks of array `before`, if there was one, to those of
+/// `after`, within `grid` (chunks per dimension). The infos describe the manifests of their
+/// snapshots.
 pub(crate) async fn chunk_changes(
     reader: &Arc<Reader>,
     [old_infos, new_infos]: &[HashMap<ObjectId, ManifestInfo>; 2],
@@ -117,7 +122,8 @@ pub(crate) async fn chunk_changes(
     let old = before.as_ref().map_or(after.empty(old_infos, reader), |before| before.chunks(old_infos, reader));
     let new = after.chunks(new_infos, reader);
     let mut differences = ChunkDifferences::new(old, new);
-    let (mut changes, mut meter) = (ChunkChanges::new(), Meter::new("the chunks that differ"));
+    let mut changes = ChunkChanges::new();
+    let mut meter = Meter::new("the chunks that differ");
     while let Some(page) = differences.page().await? {
         for chunk in page.into_iter().filter(|chunk| is_in_grid(&chunk.coords, grid)) {
             meter.count(chunk.memory())?;

@@ -1,11 +1,12 @@
 //! Compares the chunks of one array in two snapshots.
 //!
-//! Chunks that both snapshots list in the same manifests are the same and are not examined. Every chunk of the other
-//! manifests is looked up on the other side, page by page. Manifests are processed one after another, are read as often as
-//! there are pages, and none is held longer than that, so that the memory needed is that of a page and of the reader's cache.
+//! Chunks that both snapshots list in the same manifests are the same and are not examined. Every
+//! chunk of the other manifests is looked up on the other side, page by page. Manifests are
+//! processed one after another, are read as often as there are pages, and none is held longer than
+//! that, so that the memory needed is that of a page and of the reader's cache.
 //!
-//! Two chunks are the same if their payloads are. The caller decides if it is worth reading chunks in different places to
-//! compare their bytes.
+//! Two chunks are the same if their payloads are. The caller decides if it is worth reading chunks
+//! in different places to compare their bytes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -61,7 +62,8 @@ pub struct ChunkDifferences<'a> {
 /// Remaining work on one manifest.
 #[derive(Clone, Copy)]
 struct Pass {
-    /// True for a manifest of the old list. Its chunks are compared; of the new list's chunks only the new ones are looked for.
+    /// True for a manifest of the old list. Its chunks are compared; of the new list's chunks only
+    /// the new ones are looked for.
     is_before: bool,
     /// Position of the manifest in its list.
     manifest: usize,
@@ -98,7 +100,8 @@ impl ChunkList<'_> {
         self.reader.manifest(self.infos.get(&manifest.id).copied().unwrap_or(unlisted)).await
     }
 
-    /// Calls `found` for each item that a reader of the first `count` manifests finds, with its references and position.
+    /// Calls `found` for each item that a reader of the first `count` manifests finds, with its
+    /// references and position.
     async fn find_all(
         &self,
         count: usize,
@@ -128,7 +131,8 @@ impl ChunkList<'_> {
 }
 
 impl<'a> ChunkDifferences<'a> {
-    /// Returns the differences between `before` and `after`: lists of one array, one of which may be empty.
+    /// Returns the differences between `before` and `after`: lists of one array, one of which may
+    /// be empty.
     pub fn new(before: ChunkList<'a>, after: ChunkList<'a>) -> Self {
         let same = same_on_both_sides(&before, &after);
         let passes = |list: &ChunkList<'_>, is_before| {
@@ -142,7 +146,8 @@ impl<'a> ChunkDifferences<'a> {
         ChunkDifferences { before, after, left }
     }
 
-    /// Returns the next differences, each chunk once; none when there are no more. A page may be empty.
+    /// Returns the next differences, each chunk once; none when there are no more. A page may be
+    /// empty.
     pub async fn page(&mut self) -> Result<Option<Metered<Vec<ChunkDifference>>>> {
         let Some(pass) = self.left.last_mut() else { return Ok(None) };
         let (here, there) = if pass.is_before { (self.before, self.after) } else { (self.after, self.before) };
@@ -213,8 +218,8 @@ fn end_of_page(refs: &ArrayRefs<'_>, start: usize) -> usize {
     start + (start..refs.len().min(start + PAGE)).take_while(is_within).count()
 }
 
-/// Returns the manifests whose chunks are the same on both sides: both lists have them, in the same order, no other manifest
-/// reaches into them, and both grids show the same part of them.
+/// Returns the manifests whose chunks are the same on both sides: both lists have them, in the same
+/// order, no other manifest reaches into them, and both grids show the same part of them.
 fn same_on_both_sides(before: &ChunkList<'_>, after: &ChunkList<'_>) -> HashSet<ObjectId> {
     let none = HashSet::new();
     if before.id != after.id || before.grid.len() != after.grid.len() {
@@ -223,7 +228,8 @@ fn same_on_both_sides(before: &ChunkList<'_>, after: &ChunkList<'_>) -> HashSet<
     let by_id = |list: &ChunkList<'_>| -> HashMap<ObjectId, Vec<(u32, u32)>> {
         list.manifests.iter().map(|manifest| (manifest.id, manifest.extents.clone())).collect()
     };
-    let (old, new) = (by_id(before), by_id(after));
+    let old = by_id(before);
+    let new = by_id(after);
     if old.len() != before.manifests.len() || new.len() != after.manifests.len() {
         return none;
     }
@@ -269,7 +275,8 @@ mod tests {
 
     type Stored = BTreeMap<ObjectId, BTreeMap<Vec<u32>, u8>>;
 
-    /// Returns what a reader finds: if several manifests list a chunk, the reference of the first one.
+    /// Returns what a reader finds: if several manifests list a chunk, the reference of the first
+    /// one.
     fn visible(side: &Side, stored: &Stored) -> BTreeMap<Vec<u32>, u8> {
         let mut all = BTreeMap::new();
         for manifest in side.manifests.iter().rev() {
@@ -324,8 +331,10 @@ mod tests {
                     some
                 },
             };
-            let (old, new) = (side(), side());
-            let (was, is) = (visible(&old, &stored), visible(&new, &stored));
+            let old = side();
+            let new = side();
+            let was = visible(&old, &stored);
+            let is = visible(&new, &stored);
             let mut expected = BTreeMap::new();
             for coords in was.keys().chain(is.keys()).filter(|coords| was.get(*coords) != is.get(*coords)) {
                 expected.insert(coords.clone(), (was.get(coords).copied(), is.get(coords).copied()));

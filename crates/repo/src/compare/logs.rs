@@ -1,7 +1,8 @@
 //! Reads the transaction logs of the commits between two snapshots.
 //!
-//! A log lists what a commit touched, not the result: what one commit created and another removed again is in both. Logs of
-//! commits that expiration has removed are kept by the commit after them ("pruned") and count in their place.
+//! A log lists what a commit touched, not the result: what one commit created and another removed
+//! again is in both. Logs of commits that expiration has removed are kept by the commit after them
+//! ("pruned") and count in their place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,24 +14,27 @@ use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 use icechunkfs_format::zarr::Coords;
 
-/// Returns what the commits after `from` up to `to` touched; none if `from` is neither `to` nor one of its ancestors.
+/// Returns what the commits after `from` up to `to` touched; none if `from` is neither `to` nor one
+/// of its ancestors.
 ///
-/// Missing pruned logs (old releases collected them) are returned too, by their ids: their changes are not included. Any other
-/// missing log is an error.
+/// Missing pruned logs (old releases collected them) are returned too, by their ids: their changes
+/// are not included. Any other missing log is an error.
 pub async fn between(
     repository: &Repository,
     from: ObjectId,
     to: ObjectId,
 ) -> Result<Option<(LogUnion, Vec<ObjectId>)>> {
     let Some(commits) = repository.since(to, from).await? else { return Ok(None) };
-    let (mut logged, mut missing) = (LogUnion::default(), Vec::new());
+    let mut logged = LogUnion::default();
+    let mut missing = Vec::new();
     for commit in commits {
         missing.extend(add_commit(repository, &commit, &mut logged).await?);
     }
     Ok(Some((logged, missing)))
 }
 
-/// Returns what one commit touched, and the expired commits in whose place it is. A missing pruned log counts for nothing.
+/// Returns what one commit touched, and the expired commits in whose place it is. A missing pruned
+/// log counts for nothing.
 pub async fn of_commit<T>(repository: &Repository, commit: &SnapshotInfo<T>) -> Result<LogUnion> {
     let mut logged = LogUnion::default();
     add_commit(repository, commit, &mut logged).await?;
@@ -60,8 +64,8 @@ async fn add_commit<T>(
     Ok(missing)
 }
 
-/// Returns the chunks that the commits after `old` up to `new` wrote or deleted, by array. None if `old` is not among the
-/// `most` nearest ancestors of `new`, or a log cannot be read.
+/// Returns the chunks that the commits after `old` up to `new` wrote or deleted, by array. None if
+/// `old` is not among the `most` nearest ancestors of `new`, or a log cannot be read.
 pub async fn written(
     repository: &Repository,
     old: ObjectId,

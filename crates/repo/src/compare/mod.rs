@@ -1,8 +1,9 @@
 //! Compares two snapshots of a repository, whatever led from one to the other.
 //!
-//! Nodes are the same if their ids are: a moved node stays the same, and a node that was deleted and created again is another
-//! one. The result comes from the snapshots and their manifests, not from transaction logs, so that it is exact, also between
-//! branches; [`logs`] and [`path_history`] read the logs. [`chunks`] compares one array, and [`scope`] leaves out all but a part.
+//! Nodes are the same if their ids are: a moved node stays the same, and a node that was deleted
+//! and created again is another one. The result comes from the snapshots and their manifests, not
+//! from transaction logs, so that it is exact, also between branches; [`logs`] and [`path_history`]
+//! read the logs. [`chunks`] compares one array, and [`scope`] leaves out all but a part.
 
 pub mod changes;
 pub mod chunks;
@@ -31,7 +32,8 @@ use icechunkfs_format::zarr::array::ArrayMetadata;
 pub(crate) const CONCURRENT_ARRAYS: usize = 8;
 /// Nodes that are prepared for that at the same time, of some kilobytes each.
 pub(crate) const BATCH: usize = 1024;
-/// Bytes that are read of two chunks at first to compare their content: most that differ do so there.
+/// Bytes that are read of two chunks at first to compare their content: most that differ do so
+/// there.
 const FIRST_PIECE: u64 = 64 << 10;
 /// Bytes that are read of them at a time after that.
 const PIECE: u64 = 1 << 20;
@@ -41,7 +43,8 @@ const PIECE: u64 = 1 << 20;
 pub struct CompareOptions {
     /// True to list chunks, not only count them.
     pub coords: bool,
-    /// True to read chunks of one length in different places, which are the same if their bytes are.
+    /// True to read chunks of one length in different places, which are the same if their bytes
+    /// are.
     pub content: bool,
 }
 
@@ -132,7 +135,8 @@ impl NodeDifference {
     }
 
     fn take(&mut self, chunk: ChunkDifference) {
-        let (counts, lists) = (&mut self.chunks, self.coords.as_mut());
+        let counts = &mut self.chunks;
+        let lists = self.coords.as_mut();
         let list = match (&chunk.before, &chunk.after) {
             (Some(before), Some(after)) => {
                 counts.changed_before.add(before.length());
@@ -163,10 +167,12 @@ pub struct ArrayChunks {
 impl ArrayChunks {
     /// Returns the array `node`; none if there is no node, or if it is no array.
     ///
-    /// Errors: [`ErrorKind::OutOfMemory`] if the memory bound has no room for looking into its `zarr.json`.
+    /// Errors: [`ErrorKind::OutOfMemory`] if the memory bound has no room for looking into its
+    /// `zarr.json`.
     pub fn parse(node: Option<&Node<'_>>) -> Result<Option<Self>> {
         let Some((node, NodeData::Array(array))) = node.map(|node| (node, &node.data)) else { return Ok(None) };
-        // The grid is that of a mount: zarr.json decides, or the snapshot's grid if zarr.json is not understood.
+        // The grid is that of a mount: zarr.json decides, or the snapshot's grid if zarr.json is
+        // not understood.
         let grid = match ArrayMetadata::parse(node.zarr_json) {
             Ok(metadata) => metadata.grid,
             Err(error) if error.kind() == ErrorKind::OutOfMemory => return Err(error).context(|| node.path.to_owned()),
@@ -191,8 +197,8 @@ impl ArrayChunks {
     }
 }
 
-/// Returns the nodes of `scope` that differ between `old` and `new`, sorted by their paths in `new`, or in `old` if they were deleted.
-/// `reader` reads manifests and chunks of both.
+/// Returns the nodes of `scope` that differ between `old` and `new`, sorted by their paths in
+/// `new`, or in `old` if they were deleted. `reader` reads manifests and chunks of both.
 pub async fn snapshots(
     reader: &Arc<Reader>,
     old: &Snapshot,
@@ -201,12 +207,14 @@ pub async fn snapshots(
     scope: &ComparisonScope,
 ) -> Result<Metered<Vec<NodeDifference>>> {
     let _room = (old.room_for_table()?, new.room_for_table()?);
-    let (old_ids, new_ids) = (positions(old), positions(new));
+    let old_ids = positions(old);
+    let new_ids = positions(new);
     let infos = &[old.manifest_infos(), new.manifest_infos()];
     let gone = old_ids.iter().filter(|(id, _)| !new_ids.contains_key(id)).map(|(_, &at)| (Some(at), None));
     let there = new_ids.iter().map(|(id, &at)| (old_ids.get(id).copied(), Some(at)));
     let is_wanted = |(before, after): &(Option<usize>, Option<usize>)| {
-        let (before, after) = (before.and_then(|at| old.node(at)), after.and_then(|at| new.node(at)));
+        let before = before.and_then(|at| old.node(at));
+        let after = after.and_then(|at| new.node(at));
         scope.contains(before.map(|node| node.path), after.map(|node| node.path))
     };
     // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
@@ -220,7 +228,8 @@ pub async fn snapshots(
             compare_node(reader, [old, new], infos, [before, after], options).await.context(path)
         })
     };
-    let (mut found, mut meter) = (Vec::new(), Meter::new("the nodes that differ"));
+    let mut found = Vec::new();
+    let mut meter = Meter::new("the nodes that differ");
     let mut wanted = gone.chain(there).filter(is_wanted);
     loop {
         let running: Vec<Running<'_>> = wanted.by_ref().take(BATCH).map(compare).collect();
@@ -258,12 +267,14 @@ async fn compare_node(
     let [old, new] = snapshots;
     let [before, after] = at;
     let mut found = NodeDifference { before, after, ..NodeDifference::default() };
-    let (was, is) = (before.and_then(|at| old.node(at)), after.and_then(|at| new.node(at)));
+    let was = before.and_then(|at| old.node(at));
+    let is = after.and_then(|at| new.node(at));
     if let (Some(was), Some(is)) = (&was, &is) {
         found.is_moved = was.path != is.path;
         found.is_changed = was.zarr_json != is.zarr_json;
     }
-    let (was, is) = (ArrayChunks::parse(was.as_ref())?, ArrayChunks::parse(is.as_ref())?);
+    let was = ArrayChunks::parse(was.as_ref())?;
+    let is = ArrayChunks::parse(is.as_ref())?;
     let [old_infos, new_infos] = infos;
     let Some(any) = is.as_ref().or(was.as_ref()) else { return Ok(Metered::own(found)) };
     let mut meter = Meter::new("the chunks that differ");
@@ -293,7 +304,8 @@ async fn compare_node(
     Ok(meter.finish(found))
 }
 
-/// Returns true if two chunks have the same bytes. Virtual chunks that may not be read count as different.
+/// Returns true if two chunks have the same bytes. Virtual chunks that may not be read count as
+/// different.
 pub(crate) async fn have_same_bytes(reader: &Arc<Reader>, a: &ChunkPayload, b: &ChunkPayload) -> Result<bool> {
     if a.length() != b.length() {
         return Ok(false);
@@ -302,7 +314,8 @@ pub(crate) async fn have_same_bytes(reader: &Arc<Reader>, a: &ChunkPayload, b: &
     while offset < a.length() {
         let most = if offset == 0 { FIRST_PIECE } else { PIECE };
         let length = most.min(a.length() - offset) as usize;
-        let (one, other) = (piece(reader, a, offset, length).await, piece(reader, b, offset, length).await);
+        let one = piece(reader, a, offset, length).await;
+        let other = piece(reader, b, offset, length).await;
         match (one, other) {
             (Err(error), _) | (_, Err(error)) if error.kind() == ErrorKind::VirtualNotAllowed => return Ok(false),
             (one, other) if one.as_ref().is_ok_and(|one| other.as_ref().is_ok_and(|other| one == other)) => {}

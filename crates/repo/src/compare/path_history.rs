@@ -1,8 +1,9 @@
 //! The commits that touched a node, whatever it was called at the time.
 //!
-//! Transaction logs name nodes by id, so that a node is followed through moves. What was at or below a path is only known from snapshots;
-//! they are read where a log says that nodes were created, deleted or moved. A path that the newest snapshot does not have is looked for
-//! further back.
+//! Transaction logs name nodes by id, so that a node is followed through moves. What was at or
+//! below a path is only known from snapshots; they are read where a log says that nodes were
+//! created, deleted or moved. A path that the newest snapshot does not have is looked for further
+//! back.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -67,7 +68,8 @@ impl Tracked {
         }
     }
 
-    /// Returns true if a commit with this log touched any of the nodes; with a region, its chunks there, or the array as a whole.
+    /// Returns true if a commit with this log touched any of the nodes; with a region, its chunks
+    /// there, or the array as a whole.
     fn is_touched(&self, log: &LogUnion, region: Option<&Region>) -> bool {
         let mut nodes = log.nodes.iter().filter(|(change, _)| region.is_none() || !change.is_update());
         let in_region = |coords: &Coords| {
@@ -86,11 +88,13 @@ fn is_structural(log: &LogUnion) -> bool {
     !log.moves.is_empty() || log.nodes.iter().any(|(change, _)| !change.is_update())
 }
 
-/// Calls `found` for those of the commits in `history`, newest first, that touched what is at and below `path` (absolute), at most `limit`, with
-/// the path of the node after the commit; before it if the commit deleted the node. With `region`, only for commits that touched those chunks
-/// of the array at `path`, or created, deleted or moved it.
+/// Calls `found` for those of the commits in `history`, newest first, that touched what is at and
+/// below `path` (absolute), at most `limit`, with the path of the node after the commit; before it
+/// if the commit deleted the node. With `region`, only for commits that touched those chunks of the
+/// array at `path`, or created, deleted or moved it.
 ///
-/// Fails with [`ErrorKind::NotFound`] if no snapshot has the path, and with [`ErrorKind::InvalidInput`] if it has no such region.
+/// Fails with [`ErrorKind::NotFound`] if no snapshot has the path, and with
+/// [`ErrorKind::InvalidInput`] if it has no such region.
 pub async fn touches(
     repository: &Repository,
     history: &[SnapshotInfo<()>],

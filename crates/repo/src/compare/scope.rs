@@ -1,7 +1,9 @@
-//! The part of two snapshots that a comparison is about: what is at or below a path in either of them.
+//! The part of two snapshots that a comparison is about: what is at or below a path in either of
+//! them.
 //!
-//! The path may be that of the old snapshot or of the new one. A node that was moved there, or away, is followed: `/b`, which was `/a`
-//! before, stands for all that was below `/a` and all that is below `/b`.
+//! The path may be that of the old snapshot or of the new one. A node that was moved there, or
+//! away, is followed: `/b`, which was `/a` before, stands for all that was below `/a` and all that
+//! is below `/b`.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +26,8 @@ impl ComparisonScope {
     /// Fails with [`ErrorKind::NotFound`] if neither snapshot has a node there.
     pub fn of(path: &str, old: &Snapshot, new: &Snapshot) -> Result<Self> {
         let at = |snapshot: &Snapshot| snapshot.nodes().find(|node| node.path == path).map(|node| node.id);
-        let (before, after) = (at(old), at(new));
+        let before = at(old);
+        let after = at(new);
         if before.is_none() && after.is_none() {
             return Err(Error::new(
                 ErrorKind::NotFound,
@@ -41,7 +44,8 @@ impl ComparisonScope {
         Ok(ComparisonScope { old: followed(old), new: followed(new) })
     }
 
-    /// Returns true if a node is in the scope that had one path in the old snapshot, and has one in the new snapshot.
+    /// Returns true if a node is in the scope that had one path in the old snapshot, and has one in
+    /// the new snapshot.
     pub fn contains(&self, before: Option<&str>, after: Option<&str>) -> bool {
         let is_in = |tops: &Option<BTreeSet<String>>, path: Option<&str>| {
             path.is_some_and(|path| tops.as_ref().is_none_or(|tops| tops.iter().any(|top| is_below(path, top))))

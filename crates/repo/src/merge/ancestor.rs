@@ -1,11 +1,13 @@
 //! The common ancestors of two snapshots.
 //!
-//! A commit has one parent. It was also made from others: a merge records the merged snapshot in its metadata ([`MergeRecord`]), with the commits
-//! that came with it, and a commit that replaced others records those ([`Records`]); where the reference implementation amended, the
-//! operations log tells. A branch can therefore be merged again and again, in both directions, also after its history was rewritten, and only what
-//! is new since the last merge is compared.
+//! A commit has one parent. It was also made from others: a merge records the merged snapshot in
+//! its metadata ([`MergeRecord`]), with the commits that came with it, and a commit that replaced
+//! others records those ([`Records`]); where the reference implementation amended, the operations
+//! log tells. A branch can therefore be merged again and again, in both directions, also after its
+//! history was rewritten, and only what is new since the last merge is compared.
 //!
-//! Records are claims: [`super::claims`] compares them with the snapshots, and the history leaves out those that are rejected.
+//! Records are claims: [`super::claims`] compares them with the snapshots, and the history leaves
+//! out those that are rejected.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
@@ -41,7 +43,8 @@ impl Claim {
 /// Commits of a repository, with what they were made from.
 pub(super) struct History {
     commits: HashMap<ObjectId, SnapshotInfo>,
-    /// Snapshots that something was made from and that are not there any more: what they were made from is unknown.
+    /// Snapshots that something was made from and that are not there any more: what they were made
+    /// from is unknown.
     missing: HashSet<ObjectId>,
     claims: HashMap<ObjectId, Claim>,
     /// Commits whose claims are false, or cannot be shown.
@@ -81,7 +84,8 @@ impl History {
         Ok(history)
     }
 
-    /// Adds the histories of `left`, and those of all snapshots that went into them. Those of `tips` must be there.
+    /// Adds the histories of `left`, and those of all snapshots that went into them. Those of
+    /// `tips` must be there.
     async fn add(&mut self, repository: &Repository, mut left: Vec<ObjectId>, tips: &[ObjectId]) -> Result<()> {
         while let Some(tip) = left.pop() {
             if self.commits.contains_key(&tip) || self.missing.contains(&tip) {
@@ -99,8 +103,8 @@ impl History {
             };
             let walked = repository.try_walk(tip, visit).await;
             if let Err(error) = walked {
-                // A merged snapshot may have expired since, or its branch was deleted. In version 1, a collection may have removed an older
-                // commit and not yet a newer one.
+                // A merged snapshot may have expired since, or its branch was deleted. In version
+                // 1, a collection may have removed an older commit and not yet a newer one.
                 let gone = found.last().map_or(Some(tip), |last: &SnapshotInfo| last.parent);
                 match gone {
                     Some(gone) if !tips.contains(&tip) && is_gone(repository, gone, &error).await? => {
@@ -113,7 +117,8 @@ impl History {
                 if let Some(claim) = Claim::of(&commit)? {
                     self.memory.count_items::<(ObjectId, Claim)>(1)?;
                     self.memory.count_items::<ObjectId>(2 * claim.commits.len())?;
-                    // The first of each comes last, and so is read first: mostly its history has the other commits.
+                    // The first of each comes last, and so is read first: mostly its history has
+                    // the other commits.
                     left.extend(claim.commits.iter().rev());
                     let known = self.claims.entry(commit.id).or_default();
                     known.is_incomplete |= claim.is_incomplete;
@@ -125,16 +130,17 @@ impl History {
         Ok(())
     }
 
-    /// Returns the commits that were amended since what `tips` have in common was made, by the operations log: the new commit and the one
-    /// before.
+    /// Returns the commits that were amended since what `tips` have in common was made, by the
+    /// operations log: the new commit and the one before.
     async fn amended(&mut self, repository: &Repository, tips: [ObjectId; 2]) -> Result<Vec<(ObjectId, ObjectId)>> {
         let common = self.common_ancestors(&tips[..1], &tips[1..]);
         let since = common.iter().filter_map(|id| self.get(*id)).map(|commit| commit.flushed_at).min().unwrap_or(0);
         repository.amended_since(since, &mut self.memory).await
     }
 
-    /// Returns true if all that `tips` were made from since `base` was made in this repository, by its operations log, so that no record of it is
-    /// lost: what the reference implementation amended elsewhere may have had one. Version 1 has no commits that replace others.
+    /// Returns true if all that `tips` were made from since `base` was made in this repository, by
+    /// its operations log, so that no record of it is lost: what the reference implementation
+    /// amended elsewhere may have had one. Version 1 has no commits that replace others.
     pub(super) async fn were_made_here(
         &self,
         repository: &Repository,
@@ -165,8 +171,8 @@ impl History {
         self.commits.get(&id)
     }
 
-    /// Returns the parent of a commit, and the commits that it was made from besides. Those that are gone lead to none, so that the others count,
-    /// too.
+    /// Returns the parent of a commit, and the commits that it was made from besides. Those that
+    /// are gone lead to none, so that the others count, too.
     fn parents(&self, id: ObjectId) -> impl Iterator<Item = ObjectId> {
         let parent = self.commits.get(&id).and_then(|commit| commit.parent);
         let all = parent.into_iter().chain(self.claimed_commits(id).iter().copied());
@@ -184,7 +190,8 @@ impl History {
         })
     }
 
-    /// Returns those of the commits that `id` claims to have been made from that none of the others was made from, as far as they are there.
+    /// Returns those of the commits that `id` claims to have been made from that none of the others
+    /// was made from, as far as they are there.
     pub(super) fn claimed(&self, id: ObjectId) -> Vec<ObjectId> {
         let claimed = self.claimed_commits(id).iter().copied();
         let there: Vec<ObjectId> = claimed.filter(|id| self.commits.contains_key(id)).collect();
@@ -192,7 +199,8 @@ impl History {
         there.into_iter().filter(|id| !older.contains(id)).collect()
     }
 
-    /// Returns the commits that `id` claims to have been made from besides its parent, if that is believed.
+    /// Returns the commits that `id` claims to have been made from besides its parent, if that is
+    /// believed.
     pub(super) fn claimed_commits(&self, id: ObjectId) -> &[ObjectId] {
         let claim = self.claims.get(&id).filter(|_| !self.rejected.contains(&id));
         claim.map(|claim| claim.commits.as_slice()).unwrap_or_default()
@@ -210,8 +218,9 @@ impl History {
         found
     }
 
-    /// Returns the commits of `tips` and before whose claims lead to one of `bases`, and can be compared with their snapshots. Of one that is gone, only the
-    /// operations log claims something.
+    /// Returns the commits of `tips` and before whose claims lead to one of `bases`, and can be
+    /// compared with their snapshots. Of one that is gone, only the operations log claims
+    /// something.
     pub(super) fn claimants(&self, tips: [ObjectId; 2], bases: &[ObjectId]) -> Vec<ObjectId> {
         let leads = |id: &ObjectId| {
             self.claimed_commits(*id)
@@ -241,8 +250,8 @@ impl History {
         self.rejected.clear();
     }
 
-    /// Returns a commit of `of` that was made from something of which nothing is known: it is gone, and the record does not have all commits that
-    /// came with it.
+    /// Returns a commit of `of` that was made from something of which nothing is known: it is gone,
+    /// and the record does not have all commits that came with it.
     pub(super) fn with_unknown_merge(&self, of: &HashSet<ObjectId>) -> Option<&SnapshotInfo> {
         let is_unknown = |commit: &&SnapshotInfo| {
             self.claims
@@ -264,10 +273,11 @@ impl History {
         found
     }
 
-    /// Returns `tip` and the commits that it was made from, without those in `known`, newest first; those that are gone come last. All that one
-    /// of `known` was made from is in it, too.
+    /// Returns `tip` and the commits that it was made from, without those in `known`, newest first;
+    /// those that are gone come last. All that one of `known` was made from is in it, too.
     pub(super) fn beyond(&self, tip: ObjectId, known: &HashSet<ObjectId>) -> Vec<ObjectId> {
-        let (mut found, mut left) = (HashSet::new(), vec![tip]);
+        let mut found = HashSet::new();
+        let mut left = vec![tip];
         while let Some(id) = left.pop() {
             if !known.contains(&id) && found.insert(id) {
                 left.extend(self.parents(id));
@@ -278,7 +288,8 @@ impl History {
         commits
     }
 
-    /// Returns the commits of `tip` and before, without those in `known`, whose claims bring commits that are not parents of `tip`.
+    /// Returns the commits of `tip` and before, without those in `known`, whose claims bring
+    /// commits that are not parents of `tip`.
     pub(super) fn adding(&self, tip: ObjectId, known: &HashSet<ObjectId>) -> Vec<ObjectId> {
         let brought = self.beyond(tip, known);
         let line: HashSet<ObjectId> = self.first_parents(tip).map(|commit| commit.id).collect();
@@ -296,8 +307,9 @@ impl History {
         MergeCommit { record, brings }
     }
 
-    /// Returns the snapshots that one of `some` and one of `others` were made from and of which no other such one was made, newest first.
-    /// They are several after merges that crossed, or if both sides merged a third one by themselves. One may be missing.
+    /// Returns the snapshots that one of `some` and one of `others` were made from and of which no
+    /// other such one was made, newest first. They are several after merges that crossed, or if
+    /// both sides merged a third one by themselves. One may be missing.
     pub(super) fn common_ancestors(&self, some: &[ObjectId], others: &[ObjectId]) -> Vec<ObjectId> {
         let all = |tips: &[ObjectId]| tips.iter().flat_map(|tip| self.ancestors(*tip)).collect::<HashSet<_>>();
         let common: HashSet<ObjectId> = all(some).intersection(&all(others)).copied().collect();
@@ -307,11 +319,14 @@ impl History {
         newest
     }
 
-    /// Returns a commit before which commits have expired that both of `tips` may have had, although `bases`, their common ancestors, lack them.
+    /// Returns a commit before which commits have expired that both of `tips` may have had,
+    /// although `bases`, their common ancestors, lack them.
     ///
-    /// An expiration makes the root the parent of the oldest commit that stays, so that an older ancestor looks like the newest, and all that an
-    /// expired commit had as if both sides had made it. What is hidden behind a shortened commit that the bases do not have may be known to the
-    /// other side if that one is shortened, too, or has older commits that the bases lack; and if the root is what they have in common.
+    /// An expiration makes the root the parent of the oldest commit that stays, so that an older
+    /// ancestor looks like the newest, and all that an expired commit had as if both sides had made
+    /// it. What is hidden behind a shortened commit that the bases do not have may be known to the
+    /// other side if that one is shortened, too, or has older commits that the bases lack; and if
+    /// the root is what they have in common.
     pub(super) async fn shortened(
         &self,
         repository: &Repository,
@@ -341,8 +356,9 @@ impl History {
         Ok(one.and(other))
     }
 
-    /// Returns true if commits before `commit` have expired: it names their logs, or it follows a root and its own log does not make all nodes
-    /// that it has. `roots` has the nodes of roots that were read.
+    /// Returns true if commits before `commit` have expired: it names their logs, or it follows a
+    /// root and its own log does not make all nodes that it has. `roots` has the nodes of roots
+    /// that were read.
     async fn is_shortened(
         &self,
         repository: &Repository,
@@ -367,7 +383,8 @@ impl History {
     }
 }
 
-/// Returns true if snapshot `id` is not there, which version 1 finds out only when it reads the file.
+/// Returns true if snapshot `id` is not there, which version 1 finds out only when it reads the
+/// file.
 async fn is_gone(repository: &Repository, id: ObjectId, error: &Error) -> Result<bool> {
     if error.kind() != ErrorKind::Corrupt {
         return Ok(error.kind() == ErrorKind::NotFound);
@@ -402,7 +419,8 @@ pub(super) mod tests {
             let (commit, merged) =
                 commit.split_once('+').map_or((commit, None), |(commit, merged)| (commit, Some(merged)));
             let (id, parent) = commit.split_once('<').map_or((commit, None), |(id, parent)| (id, Some(parent)));
-            let (id, parent) = (number(id), parent.map(|parent| object_id(number(parent))));
+            let id = number(id);
+            let parent = parent.map(|parent| object_id(number(parent)));
             let merged = merged.map(|merged| json!({"source": "dev", "snapshot": object_id(number(merged))}));
             history.insert(commit_with(id, parent, merged));
         }
@@ -463,7 +481,8 @@ pub(super) mod tests {
             let last = history.commits.keys().map(|id| id.0[0]).max().unwrap();
             assert_eq!(ancestors(&history, last, last - 1), [3, 2], "{commits}");
         }
-        // One that both have merged counts although it is gone, unless they have something that was made of it.
+        // One that both have merged counts although it is gone, unless they have something that was
+        // made of it.
         let mut gone = history("1 2<1+9 3<1+9 4<2 5<2");
         gone.missing.insert(object_id(9));
         assert_eq!(ancestors(&gone, 2, 3), [1, 9]);

@@ -1,13 +1,16 @@
 //! The snapshot that both sides of a merge are compared with.
 //!
-//! It is their common ancestor. If there are several, each lacks what the others have: what one side has undone since would look like something
-//! that the other one has made. So these are merged first, into a snapshot that no ref leads to; garbage collection removes it.
+//! It is their common ancestor. If there are several, each lacks what the others have: what one
+//! side has undone since would look like something that the other one has made. So these are merged
+//! first, into a snapshot that no ref leads to; garbage collection removes it.
 //!
-//! An ancestor that is older than what both sides really have in common is worse than none, for the same reason. A merge is refused where one
-//! can know that: a snapshot is gone that both have merged, or that one has merged without a record of the commits that came with it; commits behind
-//! the ancestor have expired; or both sides have a node that the ancestor lacks. Where it is in doubt, since a record is false ([`super::claims`]) or
-//! may be lost ([`super::doubt`]), the merge is computed with each candidate, and refused if the results differ. Who knows better may name the
-//! ancestor.
+//! An ancestor that is older than what both sides really have in common is worse than none, for the
+//! same reason. A merge is refused where one can know that: a snapshot is gone that both have
+//! merged, or that one has merged without a record of the commits that came with it; commits behind
+//! the ancestor have expired; or both sides have a node that the ancestor lacks. Where it is in
+//! doubt, since a record is false ([`super::claims`]) or may be lost ([`super::doubt`]), the merge
+//! is computed with each candidate, and refused if the results differ. Who knows better may name
+//! the ancestor.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -43,7 +46,8 @@ pub(super) struct Base {
     /// Id of the common ancestor, or of the newest of them.
     pub(super) id: ObjectId,
     pub(super) snapshot: Arc<Snapshot>,
-    /// Chunks that several ancestors have changed, each in its own way: nothing tells which of both sides has changed one since.
+    /// Chunks that several ancestors have changed, each in its own way: nothing tells which of both
+    /// sides has changed one since.
     pub(super) disputed: ChunkSet,
     /// True if no record says that both were made from it.
     pub(super) is_inferred: bool,
@@ -79,7 +83,8 @@ pub(super) struct CommonAncestor {
     pub(super) others: Vec<Base>,
 }
 
-/// Returns the snapshot to compare the source and tip `into` of the branch with. Leaves out of `history` what cannot be believed.
+/// Returns the snapshot to compare the source and tip `into` of the branch with. Leaves out of
+/// `history` what cannot be believed.
 ///
 /// Errors: [`ErrorKind::InvalidInput`] if there is none, or if what both have in common is lost.
 pub(super) async fn find(
@@ -95,7 +100,8 @@ pub(super) async fn find(
         // One that is in doubt may be named, too.
         let known = among_known(parts, history, options, tips).await.ok();
         if !known.is_some_and(|known| known.others.iter().any(|other| other.id == id)) {
-            let (source, branch) = (&options.source_name, &options.into);
+            let source = &options.source_name;
+            let branch = &options.into;
             return Err(Error::invalid(format!(
                 "--ancestor: {source} and branch `{branch}` were not both made from snapshot {id}"
             )));
@@ -136,8 +142,8 @@ async fn reject_false_claims(parts: Parts<'_>, history: &mut History, tips: [Obj
     reject_unshown(parts, history, deciding).await
 }
 
-/// Rejects claims that a merge of `source` into the branch at `into` would take over into its own record, and that the snapshots do not show: the commit
-/// of the merge would vouch for them.
+/// Rejects claims that a merge of `source` into the branch at `into` would take over into its own
+/// record, and that the snapshots do not show: the commit of the merge would vouch for them.
 pub(super) async fn reject_false_additions(
     parts: Parts<'_>,
     history: &mut History,
@@ -147,7 +153,8 @@ pub(super) async fn reject_false_additions(
     reject_unshown(parts, history, |history| history.adding(source, &history.ancestors(into))).await
 }
 
-/// Rejects the claims that the snapshots do not show of those commits that `find` returns, which depend on what is rejected.
+/// Rejects the claims that the snapshots do not show of those commits that `find` returns, which
+/// depend on what is rejected.
 async fn reject_unshown(
     parts: Parts<'_>,
     history: &mut History,
@@ -164,7 +171,8 @@ async fn reject_unshown(
             if !claims::is_shown(parts.with(history), id).await? {
                 warn!("what commit {id} is said to have been made from is not in it: the record is not believed");
                 history.reject(id);
-                // Other claims may have seemed to be parts of that one: they have to show all of it now.
+                // Other claims may have seemed to be parts of that one: they have to show all of it
+                // now.
                 checked.clear();
             }
         }
@@ -237,7 +245,8 @@ pub(super) struct Sides<'a> {
     pub(super) tip_commit: &'a SnapshotInfo,
 }
 
-/// Fails if the merge would not come to the same as `changes` if both sides were compared with one of the `others`.
+/// Fails if the merge would not come to the same as `changes` if both sides were compared with one
+/// of the `others`.
 pub(super) async fn check_others(
     around: Surroundings<'_>,
     options: &MergeOptions,
@@ -254,7 +263,8 @@ pub(super) async fn check_others(
     let mut others = others;
     if options.on_conflict != OnConflict::Fail {
         let undecided = sides::apply(reader, &base.snapshot, source, (tip, tip_commit), OnConflict::Fail).await?;
-        // Where both changed the same and the user has said whose it shall be, nothing more is to be asked about chance, unless a record can be lost.
+        // Where both changed the same and the user has said whose it shall be, nothing more is to
+        // be asked about chance, unless a record can be lost.
         if !undecided.conflicts.is_empty()
             && around.history.were_made_here(around.repository, base.id, [source.id(), tip.id()]).await?
         {
@@ -268,7 +278,8 @@ pub(super) async fn check_others(
         if conflicts.is_empty() && come_to_the_same(reader, [changes, &also], (tip, source), &mut different).await? {
             continue;
         }
-        let (name, into) = (&options.source_name, &options.into);
+        let name = &options.source_name;
+        let into = &options.into;
         let [one, two] = [base.id, other.id];
         return Err(Error::new(
             ErrorKind::Stale,
@@ -282,13 +293,15 @@ pub(super) async fn check_others(
     Ok(())
 }
 
-/// Fails if both sides have a node that their common ancestor lacks: then they have a newer one, which nothing tells any more.
+/// Fails if both sides have a node that their common ancestor lacks: then they have a newer one,
+/// which nothing tells any more.
 pub(super) fn check(options: &MergeOptions, base: &Base, source: &Snapshot, tip: &Snapshot) -> Result<()> {
     if options.ancestor.is_some() || [source.id(), tip.id()].contains(&base.id) {
         return Ok(());
     }
     let _room = (base.snapshot.room_for_table()?, tip.room_for_table()?, source.room_for_table()?);
-    let (known, theirs) = (base.snapshot.node_ids(), tip.node_ids());
+    let known = base.snapshot.node_ids();
+    let theirs = tip.node_ids();
     let newer: HashSet<NodeId> =
         source.nodes().map(|node| node.id).filter(|id| theirs.contains(id) && !known.contains(id)).collect();
     if newer.is_empty() {
@@ -307,7 +320,8 @@ pub(super) fn check(options: &MergeOptions, base: &Base, source: &Snapshot, tip:
 }
 
 fn unknown(options: &MergeOptions, why: &str, known: &[ObjectId]) -> Error {
-    let (source, into) = (&options.source_name, &options.into);
+    let source = &options.source_name;
+    let into = &options.into;
     let mut what = format!(
         "{source} and branch `{into}` have no common ancestor that is known: {why}, so that nothing tells what either of them changed"
     );
@@ -391,7 +405,8 @@ pub(super) async fn check_disputed(
     repacked::drop_unchanged(reader, (tip, source), &mut different, disputed).await?;
     let Some((node, coords)) = in_both(&different, &base.disputed).into_iter().next() else { return Ok(()) };
     let path = tip.nodes().find(|other| other.id == node).map(|node| node.path.to_owned()).unwrap_or_default();
-    let (name, into) = (&options.source_name, &options.into);
+    let name = &options.source_name;
+    let into = &options.into;
     Err(Error::new(
         ErrorKind::Unsupported,
         format!(

@@ -1,9 +1,11 @@
 //! Comparison of what commits claim to have been made from with the snapshots.
 //!
-//! A record can be forged, or be copied by a client that knows nothing of it. A later merge that relied on a false one would drop what the branch never
-//! had, or bring back what it has taken away. So a claim that decides about the common ancestor is believed only if the snapshots show it: every
-//! change that the claimed snapshot has made since both parted is in the commit, or the commit's own line has changed the same
-//! thing, by its logs, which is what a resolved conflict leaves.
+//! A record can be forged, or be copied by a client that knows nothing of it. A later merge that
+//! relied on a false one would drop what the branch never had, or bring back what it has taken
+//! away. So a claim that decides about the common ancestor is believed only if the snapshots show
+//! it: every change that the claimed snapshot has made since both parted is in the commit, or the
+//! commit's own line has changed the same thing, by its logs, which is what a resolved conflict
+//! leaves.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -26,8 +28,8 @@ use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 use icechunkfs_format::format::transaction_log::{NODE_BYTES, TransactionLog};
 use icechunkfs_format::zarr::Coords;
 
-/// Most logs that are read to show one claim, or to look for common commits. A line with more commits than that is not followed to its end, and
-/// then nothing is shown.
+/// Most logs that are read to show one claim, or to look for common commits. A line with more
+/// commits than that is not followed to its end, and then nothing is shown.
 pub(super) const MAX_LOGS: usize = 2000;
 /// Logs that are read at the same time.
 const AT_ONCE: usize = 16;
@@ -52,7 +54,8 @@ impl Touched {
         Ok(touched.add(repository, commits).await?.then_some(touched))
     }
 
-    /// Adds what the logs of `commits` list, and those of expired commits before them. Returns false if one is missing, or if they are too many.
+    /// Adds what the logs of `commits` list, and those of expired commits before them. Returns
+    /// false if one is missing, or if they are too many.
     pub(super) async fn add(&mut self, repository: &Repository, commits: &[&SnapshotInfo]) -> Result<bool> {
         let ids: Vec<ObjectId> = commits.iter().flat_map(|commit| commit.log_ids()).collect();
         if ids.len() > MAX_LOGS {
@@ -108,7 +111,8 @@ impl Touched {
         !others.nodes.is_disjoint(&self.nodes) || others.chunks.iter().any(has_chunks)
     }
 
-    /// Returns true if these commits changed everything that `others` did, each chunk and each node.
+    /// Returns true if these commits changed everything that `others` did, each chunk and each
+    /// node.
     pub(super) fn covers(&self, others: &Touched) -> bool {
         let has_chunks = |(node, chunks): (&NodeId, &BTreeSet<Coords>)| {
             self.chunks.get(node).is_some_and(|own| chunks.is_subset(own))
@@ -127,7 +131,8 @@ pub(super) async fn is_shown(around: Surroundings<'_>, commit: ObjectId) -> Resu
     Ok(true)
 }
 
-/// Returns true if `commit` has all changes of the snapshot `claimed` since both parted, or its line has changed the same things.
+/// Returns true if `commit` has all changes of the snapshot `claimed` since both parted, or its
+/// line has changed the same things.
 async fn holds(around: Surroundings<'_>, commit: ObjectId, claimed: ObjectId) -> Result<bool> {
     let line = line_since_fork(around.history, commit, claimed);
     let changed = lacking(around, commit, claimed, line.fork).await?;
@@ -138,8 +143,9 @@ async fn holds(around: Surroundings<'_>, commit: ObjectId, claimed: ObjectId) ->
     Ok(has_all(&touched, &changed))
 }
 
-/// Returns true if `commit` has all changes of the snapshot `claimed` since their lines of parents parted, whatever records and logs say; or if that is where
-/// both were `compared` for the merge that led to `commit`.
+/// Returns true if `commit` has all changes of the snapshot `claimed` since their lines of parents
+/// parted, whatever records and logs say; or if that is where both were `compared` for the merge
+/// that led to `commit`.
 pub(super) async fn has_content(
     around: Surroundings<'_>,
     commit: ObjectId,
@@ -153,7 +159,8 @@ pub(super) async fn has_content(
     Ok(lacking(around, commit, claimed, fork).await?.is_empty())
 }
 
-/// Returns the changes that led from `fork` to the snapshot `claimed`, and that `commit` does not have.
+/// Returns the changes that led from `fork` to the snapshot `claimed`, and that `commit` does not
+/// have.
 async fn lacking(
     around: Surroundings<'_>,
     commit: ObjectId,
@@ -199,7 +206,8 @@ fn nothing() -> Result<Snapshot> {
     Snapshot::from_draft(&SnapshotDraft::new(ObjectId::INITIAL, 0, ""))
 }
 
-/// Leaves those of `changed` that another change set `differs` in: nodes that are there or have a place, documents, and chunks.
+/// Leaves those of `changed` that another change set `differs` in: nodes that are there or have a
+/// place, documents, and chunks.
 fn keep_common(changed: &mut ChangeSet, differs: &ChangeSet) {
     let existence: HashSet<NodeId> = differs
         .created

@@ -1,10 +1,13 @@
-//! Merges a source commit by commit: each becomes a commit of the branch, with its message and metadata.
+//! Merges a source commit by commit: each becomes a commit of the branch, with its message and
+//! metadata.
 //!
-//! A commit is applied as what it changed since its parent, compared with all that the branch has and the parent has not
-//! ([`crate::commit::three_way`]). Commits that change nothing there any more are left out. They are stored one after another and
-//! published together ([`crate::commit::chain`]): the branch has all of them, or none.
+//! A commit is applied as what it changed since its parent, compared with all that the branch has
+//! and the parent has not ([`crate::commit::three_way`]). Commits that change nothing there any
+//! more are left out. They are stored one after another and published together
+//! ([`crate::commit::chain`]): the branch has all of them, or none.
 //!
-//! Each new commit records the one that it was made of, and the last one the source, so that a later merge knows what the branch has.
+//! Each new commit records the one that it was made of, and the last one the source, so that a
+//! later merge knows what the branch has.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -31,10 +34,11 @@ use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 
-/// Makes the commits of `plan` commits of the branch, published together. [`MergeOptions::message`] is not used; the metadata is added to
-/// each. Returns none if other commits came first.
+/// Makes the commits of `plan` commits of the branch, published together. [`MergeOptions::message`]
+/// is not used; the metadata is added to each. Returns none if other commits came first.
 ///
-/// Nothing is changed if one of them conflicts: then [`Merged::plan`] has its conflicts, and [`Merged::refused`] names it.
+/// Nothing is changed if one of them conflicts: then [`Merged::plan`] has its conflicts, and
+/// [`Merged::refused`] names it.
 pub(super) async fn carry_out(
     mut plan: Plan,
     history: &History,
@@ -56,8 +60,8 @@ pub(super) async fn carry_out(
     Ok(is_published.then(|| Merged::made(chain.iter().map(StoredCommit::id).collect(), plan)))
 }
 
-/// Returns the commits that lead from one that branch tip `into` was made from to `source`, oldest first: the parent of the first one, then
-/// the commits.
+/// Returns the commits that lead from one that branch tip `into` was made from to `source`, oldest
+/// first: the parent of the first one, then the commits.
 fn commits(
     history: &History,
     source: ObjectId,
@@ -65,7 +69,9 @@ fn commits(
     options: &MergeOptions,
 ) -> Result<(ObjectId, Vec<SnapshotInfo>)> {
     let known = history.ancestors(into);
-    let (mut next, mut commits, mut passed) = (source, Vec::new(), HashSet::new());
+    let mut next = source;
+    let mut commits = Vec::new();
+    let mut passed = HashSet::new();
     while !known.contains(&next) {
         if !passed.insert(next) {
             return Err(cycle(source, next));
@@ -99,7 +105,8 @@ async fn store(
     let known = history.ancestors(plan.tip.id());
     let mut before = Arc::new(repository.snapshot(*first_parent, MAX_SNAPSHOT).await?);
     let mut tip = Arc::clone(&plan.tip);
-    let (mut chain, mut last) = (Vec::new(), None);
+    let mut chain = Vec::new();
+    let mut last = None;
     // With the last commit, all before it are.
     let is_kept = repository.keeps(options.source).await?;
     // Commits that the branch and the chain have, by the records of the chain.
@@ -107,7 +114,8 @@ async fn store(
     for commit in commits {
         let after = Arc::new(repository.snapshot(commit.id, MAX_SNAPSHOT).await?);
         if brings_known(history, commit, &known) {
-            // As a change since its parent it would bring what the branch had once, in the place of what it has now.
+            // As a change since its parent it would bring what the branch had once, in the place of
+            // what it has now.
             if !is_plain_merge(around, commit, &before, &after, &known).await?
                 && !is_known(around, commit.id, &after, &known).await?
             {
@@ -137,7 +145,8 @@ async fn store(
         }
         before = after;
     }
-    // The last one stands also for those after it, so that the branch is known to have all of the source.
+    // The last one stands also for those after it, so that the branch is known to have all of the
+    // source.
     if let Some((parent, changes, commit, brings)) = last
         && commit.id != options.source
     {
@@ -155,8 +164,8 @@ async fn store(
     check(around, plan, &tip, options).await.map(|()| Ok(chain))
 }
 
-/// Returns true if `commit` was made from something that `known` has, besides what its parent had, or may have been: it is a merge, or stands for another
-/// commit.
+/// Returns true if `commit` was made from something that `known` has, besides what its parent had,
+/// or may have been: it is a merge, or stands for another commit.
 fn brings_known(history: &History, commit: &SnapshotInfo, known: &HashSet<ObjectId>) -> bool {
     let had = commit.parent.map(|parent| history.ancestors(parent)).unwrap_or_default();
     let mut claimed = history.claimed_commits(commit.id).iter().flat_map(|id| history.ancestors(*id));
@@ -164,7 +173,8 @@ fn brings_known(history: &History, commit: &SnapshotInfo, known: &HashSet<Object
     brings || history.with_unknown_merge(&HashSet::from([commit.id])).is_some()
 }
 
-/// Returns true if `after`, the snapshot of `commit`, is what one of `known` is that it stands for: the branch needs nothing of it.
+/// Returns true if `after`, the snapshot of `commit`, is what one of `known` is that it stands for:
+/// the branch needs nothing of it.
 async fn is_known(
     around: Surroundings<'_>,
     commit: ObjectId,
@@ -181,8 +191,9 @@ async fn is_known(
     Ok(false)
 }
 
-/// Returns true if `after`, the snapshot of `commit`, is what merging `before` into the snapshot that it has merged comes to without a conflict,
-/// and the branch has that snapshot: the branch needs nothing of it.
+/// Returns true if `after`, the snapshot of `commit`, is what merging `before` into the snapshot
+/// that it has merged comes to without a conflict, and the branch has that snapshot: the branch
+/// needs nothing of it.
 async fn is_plain_merge(
     around: Surroundings<'_>,
     commit: &SnapshotInfo,
@@ -226,9 +237,10 @@ fn request(commit: &SnapshotInfo, merge: MergeCommit, options: &MergeOptions) ->
     Ok(Request { records: false, ..super::request(options, commit.message(), metadata, merge) })
 }
 
-/// Fails unless the commits together, of which `last` is the last, change just what one commit of all would. Where conflicts are to be
-/// resolved, each commit's are, which may come to something else; but not if all together have no conflict: then one that was resolved
-/// long ago, in a merge that the source has, was now resolved in another way.
+/// Fails unless the commits together, of which `last` is the last, change just what one commit of
+/// all would. Where conflicts are to be resolved, each commit's are, which may come to something
+/// else; but not if all together have no conflict: then one that was resolved long ago, in a merge
+/// that the source has, was now resolved in another way.
 async fn check(around: Surroundings<'_>, plan: &Plan, last: &Snapshot, options: &MergeOptions) -> Result<()> {
     let Surroundings { repository, reader, engine, .. } = around;
     let unresolved;

@@ -1,12 +1,14 @@
 //! Common ancestors that no record tells of.
 //!
-//! A repository can lose what a commit was made from: the reference implementation amends a merge and drops its record, and a copy by another program or
-//! by an older release does not have the operations log that tells of it. The common ancestor that is known is then too old, and a merge with it would
-//! bring back what one side has taken away since, or take away what it has brought. The snapshots give that away: one side has, or had at one of its
-//! commits, something that the other had at some commit, and has changed the rest.
+//! A repository can lose what a commit was made from: the reference implementation amends a merge
+//! and drops its record, and a copy by another program or by an older release does not have the
+//! operations log that tells of it. The common ancestor that is known is then too old, and a merge
+//! with it would bring back what one side has taken away since, or take away what it has brought.
+//! The snapshots give that away: one side has, or had at one of its commits, something that the
+//! other had at some commit, and has changed the rest.
 //!
-//! Such a commit is a *candidate*. It may also be chance, so that it is not believed: the merge is computed with it, too, and refused if the result
-//! differs.
+//! Such a commit is a *candidate*. It may also be chance, so that it is not believed: the merge is
+//! computed with it, too, and refused if the result differs.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -26,7 +28,8 @@ use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 /// Difference between clocks within which the order of two commits says nothing, in microseconds.
 const CLOCK_TOLERANCE: u64 = Duration::from_secs(600).as_micros() as u64;
 
-/// Most commits of a line that are compared with one of the other line: a comparison reads manifests.
+/// Most commits of a line that are compared with one of the other line: a comparison reads
+/// manifests.
 const MAX_LOOKED_AT: usize = 64;
 
 /// One side of a merge.
@@ -37,7 +40,8 @@ pub(super) struct Side<'a> {
     pub(super) line: &'a [&'a SnapshotInfo],
 }
 
-/// Returns the newest commit of `side` since the common ancestor `before` that `other` may have been made from, if there is one.
+/// Returns the newest commit of `side` since the common ancestor `before` that `other` may have
+/// been made from, if there is one.
 pub(super) async fn candidate(
     around: Surroundings<'_>,
     before: &Snapshot,
@@ -64,7 +68,8 @@ pub(super) async fn candidate(
         let then = repository.snapshot(commit.id, MAX_SNAPSHOT).await?;
         let mut changed = changes_between(reader, before, &then).await?;
         let has_common = has_common_at(around, &changed, &then, other.tip).await?;
-        // Both may well have deleted the same, and one has it again: only what was written has bytes that tell.
+        // Both may well have deleted the same, and one has it again: only what was written has
+        // bytes that tell.
         changed.deleted.clear();
         changed
             .chunks
@@ -94,8 +99,8 @@ struct EarlierCommits<'a> {
 }
 
 impl EarlierCommits<'_> {
-    /// Returns true if one of the changes that led to `then` was there at one of the commits; the line may have taken it back since. `own` has
-    /// the nodes and chunks of the changes.
+    /// Returns true if one of the changes that led to `then` was there at one of the commits; the
+    /// line may have taken it back since. `own` has the nodes and chunks of the changes.
     async fn had_common(
         &mut self,
         around: Surroundings<'_>,

@@ -1,9 +1,12 @@
-//! Merges a branch, tag or snapshot into a branch: what it changed since the common ancestor becomes one commit there.
+//! Merges a branch, tag or snapshot into a branch: what it changed since the common ancestor
+//! becomes one commit there.
 //!
-//! Both sides are compared with the common ancestor ([`ancestor`], [`base`]), snapshot by snapshot ([`crate::compare::changes`]), and with each
-//! other ([`sides`], [`crate::commit::three_way`]): the conflicts are those of a commit in a mount. Chunks are referred to, not copied. The commit
-//! goes through the engine, so that it is atomic, and commits that other writers make meanwhile are taken into account; where those
-//! conflict, or bring commits of the source ([`crate::commit::merge_record`]), the merge is planned again on the new tip.
+//! Both sides are compared with the common ancestor ([`ancestor`], [`base`]), snapshot by snapshot
+//! ([`crate::compare::changes`]), and with each other ([`sides`], [`crate::commit::three_way`]):
+//! the conflicts are those of a commit in a mount. Chunks are referred to, not copied. The commit
+//! goes through the engine, so that it is atomic, and commits that other writers make meanwhile are
+//! taken into account; where those conflict, or bring commits of the source
+//! ([`crate::commit::merge_record`]), the merge is planned again on the new tip.
 //!
 //! [`commit_by_commit`] keeps the commits of the source instead.
 
@@ -38,7 +41,8 @@ use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 
-/// Number of plans after which a merge gives up: as often, another writer changed the same things during a commit.
+/// Number of plans after which a merge gives up: as often, another writer changed the same things
+/// during a commit.
 const MAX_PLANS: usize = 20;
 
 /// Description of a merge.
@@ -103,10 +107,11 @@ impl Merged {
     }
 }
 
-/// Compares the source with the branch, without changing anything. Where they have several common ancestors, a snapshot is stored that nothing
-/// refers to.
+/// Compares the source with the branch, without changing anything. Where they have several common
+/// ancestors, a snapshot is stored that nothing refers to.
 ///
-/// Fails with [`ErrorKind::NotFound`] if there is no such branch, and with [`ErrorKind::InvalidInput`] if both have no common ancestor.
+/// Fails with [`ErrorKind::NotFound`] if there is no such branch, and with
+/// [`ErrorKind::InvalidInput`] if both have no common ancestor.
 pub async fn plan(
     repository: &Repository,
     reader: &Arc<Reader>,
@@ -148,9 +153,10 @@ async fn plan_on(
     Ok((Plan { base: base.id, tip: Arc::new(tip), tip_commit, commits, changes, conflicts }, history))
 }
 
-/// Returns true if the branch of `source`, which was merged into branch `into` with the result `merged`, is not needed any more: both were compared where
-/// their lines of parents parted, or `into` has all that `source` changed since. Records are no proof of it, as a commit of another person may
-/// claim to have merged what it never had.
+/// Returns true if the branch of `source`, which was merged into branch `into` with the result
+/// `merged`, is not needed any more: both were compared where their lines of parents parted, or
+/// `into` has all that `source` changed since. Records are no proof of it, as a commit of another
+/// person may claim to have merged what it never had.
 pub async fn is_safe_to_delete(
     repository: &Repository,
     reader: &Arc<Reader>,
@@ -168,8 +174,9 @@ pub async fn is_safe_to_delete(
 
 /// Merges the source into the branch.
 ///
-/// Nothing is changed if there are conflicts, which [`Merged::plan`] lists, or nothing to merge. Errors: as for [`plan`] and
-/// [`Engine::commit`]; [`ErrorKind::InvalidInput`] if commits are to be kept that do not lead back to one of the branch.
+/// Nothing is changed if there are conflicts, which [`Merged::plan`] lists, or nothing to merge.
+/// Errors: as for [`plan`] and [`Engine::commit`]; [`ErrorKind::InvalidInput`] if commits are to be
+/// kept that do not lead back to one of the branch.
 pub async fn merge(
     mut repository: Repository,
     reader: &Arc<Reader>,
@@ -181,7 +188,8 @@ pub async fn merge(
         if !plan.conflicts.is_empty() || plan.commits.is_empty() {
             return Ok(Merged::nothing(plan));
         }
-        // Without changes there is a commit, too: it records how conflicts were resolved, and what later changes of either side begin at.
+        // Without changes there is a commit, too: it records how conflicts were resolved, and what
+        // later changes of either side begin at.
         let merged = if options.keep_commits && !plan.changes.is_empty() {
             commit_by_commit::carry_out(plan, &history, &repository, reader, engine, options).await?
         } else {
@@ -196,7 +204,8 @@ pub async fn merge(
     Err(contended(&options.into))
 }
 
-/// Makes the changes of `plan` one commit. Returns none if other commits came first that conflict with it.
+/// Makes the changes of `plan` one commit. Returns none if other commits came first that conflict
+/// with it.
 async fn carry_out(
     plan: Plan,
     history: &History,
@@ -220,7 +229,8 @@ fn request(options: &MergeOptions, message: &str, mut metadata: Map<String, Valu
     let merge = Some(merge);
     // Conflicts were resolved by the plan.
     let on_conflict = OnConflict::Fail;
-    let (branch, message) = (options.into.clone(), message.to_owned());
+    let branch = options.into.clone();
+    let message = message.to_owned();
     Request { branch, message, metadata, merge, on_conflict, records: true, ..Request::default() }
 }
 

@@ -1,7 +1,8 @@
 //! Chunks that are stored in several places, with the same bytes.
 //!
-//! `rewrite-manifests --repack` moves small chunks into other objects, and a commit that meets a collection of garbage stores chunks once more.
-//! Snapshots are compared by where chunks are, so that such a chunk looks changed, which is a conflict if the other side has written it or has
+//! `rewrite-manifests --repack` moves small chunks into other objects, and a commit that meets a
+//! collection of garbage stores chunks once more. Snapshots are compared by where chunks are, so
+//! that such a chunk looks changed, which is a conflict if the other side has written it or has
 //! deleted its array. Only these chunks are read, piece by piece.
 
 use std::collections::{BTreeMap, HashSet};
@@ -20,7 +21,8 @@ use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::zarr::Coords;
 
-/// Longest virtual chunk that is read, in bytes. Nothing stores those anew, and their stores may be far away.
+/// Longest virtual chunk that is read, in bytes. Nothing stores those anew, and their stores may be
+/// far away.
 const MAX_VIRTUAL_LENGTH: u64 = 1 << 20;
 /// Chunks that are read at the same time.
 const AT_ONCE: usize = 16;
@@ -28,7 +30,8 @@ const AT_ONCE: usize = 16;
 /// Chunk with two payloads.
 type Pair = ((NodeId, Coords), [ChunkPayload; 2]);
 
-/// Removes from `changes`, which lead from `before` to `after`, those of the chunks `suspects` that have the same bytes as before.
+/// Removes from `changes`, which lead from `before` to `after`, those of the chunks `suspects` that
+/// have the same bytes as before.
 pub(super) async fn drop_unchanged(
     reader: &Arc<Reader>,
     (before, after): (&Snapshot, &Snapshot),
@@ -62,7 +65,8 @@ pub(super) async fn unite(reader: &Arc<Reader>, changes: &mut ChangeSet, others:
     Ok(())
 }
 
-/// Returns the chunks of `changes` that conflict with `others`: both have them, or the others have deleted their array.
+/// Returns the chunks of `changes` that conflict with `others`: both have them, or the others have
+/// deleted their array.
 pub(super) fn suspects(changes: &ChangeSet, others: &ChangeSet) -> ChunkSet {
     let mut suspects = changed_by_both(changes, others);
     for (node, chunks) in others.deleted.iter().filter_map(|node| Some((node.id, changes.chunks.get(&node.id)?))) {
@@ -94,7 +98,8 @@ fn pairs(one: &ChangeSet, other: &ChangeSet, chunks: &ChunkSet) -> Vec<Pair> {
         |changes: &ChangeSet, node: &NodeId, coords: &Coords| changes.chunks.get(node)?.get(coords)?.stored().cloned();
     let chunks = chunks.iter().flat_map(|(node, chunks)| chunks.iter().map(move |coords| (node, coords)));
     let found = chunks.filter_map(|(node, coords)| {
-        let (one, other) = (payload(one, node, coords)?, payload(other, node, coords)?);
+        let one = payload(one, node, coords)?;
+        let other = payload(other, node, coords)?;
         (one != other && can_be_compared(&one, &other)).then(|| ((*node, coords.clone()), [one, other]))
     });
     found.collect()

@@ -13,8 +13,9 @@ use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::{Node, Snapshot};
 use icechunkfs_format::zarr::Coords;
 
-/// Returns true if two change sets, made from `source`, change the same in `tip`, from which the source differs by `different`. Chunks that turn out
-/// to have the same bytes in both are dropped from that.
+/// Returns true if two change sets, made from `source`, change the same in `tip`, from which the
+/// source differs by `different`. Chunks that turn out to have the same bytes in both are dropped
+/// from that.
 pub(super) async fn come_to_the_same(
     reader: &Arc<Reader>,
     [one, other]: [&ChangeSet; 2],
@@ -49,7 +50,8 @@ fn in_one(one: &ChangeSet, other: &ChangeSet) -> ChunkSet {
     found
 }
 
-/// Returns those of `changes`, made from a source, that change something in `tip`, from which the source differs by `different`.
+/// Returns those of `changes`, made from a source, that change something in `tip`, from which the
+/// source differs by `different`.
 fn effective(changes: &ChangeSet, tip: &Snapshot, different: &ChangeSet) -> ChangeSet {
     let there: HashMap<NodeId, Node<'_>> = tip.nodes().map(|node| (node.id, node)).collect();
     let is_new = |node: &WrittenNode| {
@@ -72,7 +74,8 @@ fn effective(changes: &ChangeSet, tip: &Snapshot, different: &ChangeSet) -> Chan
     left
 }
 
-/// Returns true if two change sets change the same. A chunk may be stored twice, as it is where a commit meets a collection of garbage.
+/// Returns true if two change sets change the same. A chunk may be stored twice, as it is where a
+/// commit meets a collection of garbage.
 pub(super) async fn are_same(reader: &Arc<Reader>, one: &ChangeSet, other: &ChangeSet) -> Result<bool> {
     if outline(one) != outline(other) {
         return Ok(false);

@@ -1,7 +1,7 @@
 //! Buffers for reads that are answered at once.
 //!
-//! A fresh buffer of a megabyte costs as much as filling it: 256 page faults, each of which zeroes a page (measured in
-//! docs/performance.md). So a bounded number of buffers is reused.
+//! A fresh buffer of a megabyte costs as much as filling it: 256 page faults, each of which zeroes
+//! a page (measured in docs/performance.md). So a bounded number of buffers is reused.
 
 use std::sync::Arc;
 
@@ -35,7 +35,8 @@ impl BufferPool {
         BufferPool(Arc::new(Mutex::new(State { free: Vec::new(), unmade: count })))
     }
 
-    /// Returns a buffer of `length` bytes of unspecified content; none if all are in use or `length` is too much for one.
+    /// Returns a buffer of `length` bytes of unspecified content; none if all are in use or
+    /// `length` is too much for one.
     pub fn take(&self, length: usize) -> Option<Buffer> {
         if length > BUFFER_SIZE {
             return None;

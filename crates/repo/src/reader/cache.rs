@@ -1,7 +1,7 @@
 //! Cache bounded in bytes, which loads each entry once for all concurrent readers.
 //!
-//! Stored objects are immutable, so an entry is never stale; it is evicted when room is needed, least recently used first. The
-//! lock is held for lookups only, never while something is loaded.
+//! Stored objects are immutable, so an entry is never stale; it is evicted when room is needed,
+//! least recently used first. The lock is held for lookups only, never while something is loaded.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -29,8 +29,8 @@ use icechunkfs_format::zarr::shard::{Index, IndexForm};
 /// Bytes of bookkeeping per entry: key, links and hash table slot, rounded up.
 const ENTRY_OVERHEAD: u64 = 128;
 
-/// Owner of cached bytes that something above makes of chunks. No two are equal: trees of several snapshots share a cache, and a
-/// node has one number in each.
+/// Owner of cached bytes that something above makes of chunks. No two are equal: trees of several
+/// snapshots share a cache, and a node has one number in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner(u64);
 
@@ -175,8 +175,9 @@ impl Cache {
         self.state.lock().has(key)
     }
 
-    /// Loads `chunks` before anybody reads them, otherwise like [`Cache::get_or_load`]. `loads` makes the loads of those that are neither
-    /// there nor being loaded; it must not wait. Of several concurrent callers, one loads all that they have in common.
+    /// Loads `chunks` before anybody reads them, otherwise like [`Cache::get_or_load`]. `loads`
+    /// makes the loads of those that are neither there nor being loaded; it must not wait. Of
+    /// several concurrent callers, one loads all that they have in common.
     pub fn load_ahead<F, L>(&self, mut chunks: Vec<ChunkRange>, loads: impl FnOnce(Vec<ChunkRange>) -> L)
     where
         F: Future<Output = Result<Value>> + Send + 'static,
@@ -192,8 +193,9 @@ impl Cache {
         }
     }
 
-    /// Returns the entry of `key`, loaded by `load` if there is none. Of several concurrent callers, the first one's `load` is
-    /// carried out, even if no caller waits for it any more, and all get its result; a failure is not kept. Needs a runtime.
+    /// Returns the entry of `key`, loaded by `load` if there is none. Of several concurrent
+    /// callers, the first one's `load` is carried out, even if no caller waits for it any more, and
+    /// all get its result; a failure is not kept. Needs a runtime.
     pub fn get_or_load(
         &self,
         key: Key,
@@ -216,8 +218,10 @@ impl Cache {
         key: Key,
         load: impl Future<Output = Result<Value>> + Send + 'static,
     ) -> Loading {
-        let (shared, owned) = (Arc::clone(&self.state), key.clone());
-        // A separate task: all callers may go away, and a load that nobody polls would keep its permits from all others.
+        let shared = Arc::clone(&self.state);
+        let owned = key.clone();
+        // A separate task: all callers may go away, and a load that nobody polls would keep its
+        // permits from all others.
         let task = tokio::spawn(async move {
             let loaded = load.await;
             let mut state = shared.lock();
@@ -267,7 +271,8 @@ impl State {
     }
 
     fn insert(&mut self, key: Key, value: Value) {
-        let (weight, of_key) = (key.weight() + value.weight(), key.weight());
+        let weight = key.weight() + value.weight();
+        let of_key = key.weight();
         // A value larger than the whole cache goes to its callers only.
         if weight > self.capacity {
             return self.waste(&key);

@@ -59,8 +59,8 @@ impl std::fmt::Display for Object {
 }
 
 impl ChunkRange {
-    /// Returns the name in a disk cache. None if the range does not go there: an object that may change undetected must not be
-    /// kept beyond the mount, and a local one need not be.
+    /// Returns the name in a disk cache. None if the range does not go there: an object that may
+    /// change undetected must not be kept beyond the mount, and a local one need not be.
     pub(super) fn name(&self) -> Option<Name> {
         let key = match &self.object {
             Object::Native(id) => native_key(*id),

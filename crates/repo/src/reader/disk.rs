@@ -1,7 +1,8 @@
 //! Chunks in a disk cache.
 //!
-//! Its entries have come over the network, whole chunks and pieces of large ones alike. A permit for memory accompanies the bytes
-//! until they are written: a disk that is slower than the network slows down fetching, and does not fill memory.
+//! Its entries have come over the network, whole chunks and pieces of large ones alike. A permit
+//! for memory accompanies the bytes until they are written: a disk that is slower than the network
+//! slows down fetching, and does not fill memory.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use icechunkfs_base::metrics::SOURCES;
 use icechunkfs_store::storage::local::LocalFiles;
 
 impl Reader {
-    /// Returns bytes `within..within + length` of `piece`, if they are on the disk and that needs no waiting.
+    /// Returns bytes `within..within + length` of `piece`, if they are on the disk and that needs
+    /// no waiting.
     pub(super) fn read_kept_now(&self, piece: &ChunkRange, within: u64, length: usize) -> Option<Data> {
         let file = self.storage.disk_cache()?.file_now(&piece.name()?, piece.length)?;
         let mut buffer = self.buffers.take(length)?;
@@ -23,10 +25,12 @@ impl Reader {
         Some(Data::Buffer(buffer))
     }
 
-    /// Reads like [`Reader::read_kept_now`], but waits for the disk. The piece does not go into memory: the disk is as fast.
+    /// Reads like [`Reader::read_kept_now`], but waits for the disk. The piece does not go into
+    /// memory: the disk is as fast.
     pub(super) async fn read_kept(&self, piece: &ChunkRange, within: u64, length: usize) -> Option<Data> {
         let disk = self.storage.disk_cache()?;
-        let (name, whole) = (piece.name()?, piece.length);
+        let name = piece.name()?;
+        let whole = piece.length;
         let mut buffer = self.buffers.take(length)?;
         let reading = disk.run_blocking(move |disk| {
             let file = disk.file(&name, whole)?;
@@ -40,15 +44,16 @@ impl Reader {
 
     pub(super) async fn kept(&self, piece: &ChunkRange) -> Option<Bytes> {
         let disk = self.storage.disk_cache()?;
-        let (name, length) = (piece.name()?, piece.length);
+        let name = piece.name()?;
+        let length = piece.length;
         let bytes = disk.run_blocking(move |disk| disk.get(&name, length)).await?;
         let bytes = Some(bytes).filter(|bytes| bytes.len() as u64 == piece.length)?;
         SOURCES.disk_cache.add(piece.length);
         Some(bytes)
     }
 
-    /// Returns true if `piece` is on the disk. Reads it in the background, so that it is in the kernel's page cache and verified
-    /// by the time it is needed.
+    /// Returns true if `piece` is on the disk. Reads it in the background, so that it is in the
+    /// kernel's page cache and verified by the time it is needed.
     pub(super) fn warm_disk(&self, piece: &ChunkRange) -> bool {
         let (Some(disk), Some(name)) = (self.storage.disk_cache(), piece.name()) else { return false };
         if disk.file_now(&name, piece.length).is_some() {
@@ -57,7 +62,8 @@ impl Reader {
         let is_on_disk = disk.has(&name);
         let permit = Arc::clone(&self.prefetches).try_acquire_many_owned(self.budget.read_permits(piece.length));
         if let (true, Ok(permit)) = (is_on_disk, permit) {
-            let (disk, length) = (Arc::clone(disk), piece.length);
+            let disk = Arc::clone(disk);
+            let length = piece.length;
             drop(tokio::task::spawn_blocking(move || {
                 let _permit = permit;
                 disk.file(&name, length)

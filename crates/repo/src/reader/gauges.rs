@@ -1,4 +1,5 @@
-//! Current activity of a mount, in numbers. On an idle mount all but the cached bytes are zero: a value that stays is a leak.
+//! Current activity of a mount, in numbers. On an idle mount all but the cached bytes are zero: a
+//! value that stays is a leak.
 
 use serde::Serialize;
 

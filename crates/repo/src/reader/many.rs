@@ -1,8 +1,8 @@
 //! Reads of many chunks at once: parts of several chunks, one after another, as one run of bytes.
 //!
-//! Small chunks are packed into objects, so that neighbors in an array are often neighbors in an object. Of local files, neighbors are read
-//! with one system call. From other stores, all chunks that are missing are requested before the first one is waited for, neighbors with
-//! one request.
+//! Small chunks are packed into objects, so that neighbors in an array are often neighbors in an
+//! object. Of local files, neighbors are read with one system call. From other stores, all chunks
+//! that are missing are requested before the first one is waited for, neighbors with one request.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -43,7 +43,8 @@ impl Part {
         }
     }
 
-    /// Joins `next` to this part if both are neighbors in one object. Returns false if they are not.
+    /// Joins `next` to this part if both are neighbors in one object. Returns false if they are
+    /// not.
     fn extend(&mut self, next: &Part) -> bool {
         let (Part::Chunk(chunk, range), Part::Chunk(other, more)) = (self, next) else { return false };
         let is_next = chunk.object == other.object
@@ -138,7 +139,8 @@ impl Reader {
         self.read_exactly(chunk, range.start, length as u64).await.map(Data::Bytes)
     }
 
-    /// Requests all chunks of `parts` that are not here, neighbors in an object with one request. A failure is left to their readers.
+    /// Requests all chunks of `parts` that are not here, neighbors in an object with one request. A
+    /// failure is left to their readers.
     async fn fetch_many(self: &Arc<Self>, parts: &[Part]) {
         let mut missing = parts.iter().filter_map(|part| match part {
             Part::Chunk(chunk, range) if !range.is_empty() && chunk.length <= MAX_WHOLE => Some(chunk),

@@ -22,7 +22,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Creates a bound of `total` bytes, of which `fixed` are taken already. Fails if the rest is too small.
+    /// Creates a bound of `total` bytes, of which `fixed` are taken already. Fails if the rest is
+    /// too small.
     pub fn new(total: u64, fixed: u64) -> Result<Self> {
         let budget = Budget { total, fixed, prefetch_limit: None };
         if total < MIN_MEMORY || budget.rest() < MIN_REST {
@@ -41,10 +42,11 @@ impl Budget {
         Budget { prefetch_limit, ..self }
     }
 
-    /// Returns the bytes that may be prefetched for one reader: half of the share for all, or the user's limit, up to the share.
+    /// Returns the bytes that may be prefetched for one reader: half of the share for all, or the
+    /// user's limit, up to the share.
     ///
-    /// A link of 1 Gbit/s and 30 ms has 4 MB in flight. It takes several times as much to keep it busy, since a reader takes
-    /// chunks as they arrive and not as they were requested.
+    /// A link of 1 Gbit/s and 30 ms has 4 MB in flight. It takes several times as much to keep it
+    /// busy, since a reader takes chunks as they arrive and not as they were requested.
     pub fn prefetch_bytes(&self) -> u64 {
         let all = self.reads_in_flight() as u64 * READ_UNIT;
         self.prefetch_limit.map_or(all / 2, |limit| limit.min(all))
@@ -64,12 +66,14 @@ impl Budget {
         usize::try_from(self.rest() / 8 / BUFFER_SIZE as u64).unwrap_or(usize::MAX).clamp(1, 64)
     }
 
-    /// Returns the permits for reads that wait for storage: an eighth of the rest. Prefetches have as many again.
+    /// Returns the permits for reads that wait for storage: an eighth of the rest. Prefetches have
+    /// as many again.
     pub fn reads_in_flight(&self) -> usize {
         usize::try_from(self.rest() / 8 / READ_UNIT).unwrap_or(usize::MAX).clamp(1, tokio::sync::Semaphore::MAX_PERMITS)
     }
 
-    /// Returns the permits for a read of `bytes`: never more than exist, so that a large read waits but does not starve.
+    /// Returns the permits for a read of `bytes`: never more than exist, so that a large read waits
+    /// but does not starve.
     pub fn read_permits(&self, bytes: u64) -> u32 {
         let wanted = bytes.div_ceil(READ_UNIT).max(1);
         u32::try_from(wanted.min(self.reads_in_flight() as u64)).unwrap_or(u32::MAX)

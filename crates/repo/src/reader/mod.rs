@@ -1,11 +1,15 @@
-//! From chunk references to bytes: manifests and small chunks in memory, object ranges from storage, within one memory bound.
+//! From chunk references to bytes: manifests and small chunks in memory, object ranges from
+//! storage, within one memory bound.
 //!
-//! Chunks that are not on this machine are fetched whole, or in [`pieces`] where they are large, and kept in memory: the kernel
-//! asks for a chunk in several requests. Of shards, only what is read is fetched ([`shards`]). A disk cache, where there is one, is
-//! searched first, and receives what is fetched ([`disk`]). Many small chunks can be read at once ([`many`]). Virtual chunks are ranges of other objects ([`mod@chunk`]).
+//! Chunks that are not on this machine are fetched whole, or in [`pieces`] where they are large,
+//! and kept in memory: the kernel asks for a chunk in several requests. Of shards, only what is
+//! read is fetched ([`shards`]). A disk cache, where there is one, is searched first, and receives
+//! what is fetched ([`disk`]). Many small chunks can be read at once ([`many`]). Virtual chunks are
+//! ranges of other objects ([`mod@chunk`]).
 //!
-//! [`Reader::manifest`] returns a decoded manifest, and loads it at most once for any number of callers. [`Reader::read`] returns
-//! bytes of a chunk. Both are ready when first polled if what they need is in memory (for local files: in the page cache).
+//! [`Reader::manifest`] returns a decoded manifest, and loads it at most once for any number of
+//! callers. [`Reader::read`] returns bytes of a chunk. Both are ready when first polled if what
+//! they need is in memory (for local files: in the page cache).
 
 pub mod buffer;
 pub mod cache;
@@ -43,13 +47,14 @@ use icechunkfs_store::storage::Storage;
 use icechunkfs_store::storage::local::LocalFiles;
 use icechunkfs_store::storage::virtuals::VirtualChunks;
 
-/// Chunks up to this many bytes are fetched and kept whole when a part is read: a second request would cost more than the bytes.
+/// Chunks up to this many bytes are fetched and kept whole when a part is read: a second request
+/// would cost more than the bytes.
 const SMALL_CHUNK: u64 = 64 << 10;
-/// Bytes of memory per chunk reference, for making room before a manifest is decoded: those of native references of a
-/// three-dimensional array, rounded up.
+/// Bytes of memory per chunk reference, for making room before a manifest is decoded: those of
+/// native references of a three-dimensional array, rounded up.
 const BYTES_PER_REF: u64 = 96;
-/// Bytes of memory per byte of a file whose references were not counted, for the same purpose: an uncompressed one of an alpha is
-/// rebuilt, a compressed one also expanded.
+/// Bytes of memory per byte of a file whose references were not counted, for the same purpose: an
+/// uncompressed one of an alpha is rebuilt, a compressed one also expanded.
 const EXPANSION: u64 = 4;
 
 /// Reader of manifests and chunks.
@@ -60,19 +65,22 @@ pub struct Reader {
     budget: Budget,
     cache: Cache,
     buffers: BufferPool,
-    /// Bytes that reads in flight may hold. Nobody who holds permits waits for memory: those who have reserved memory wait for permits.
+    /// Bytes that reads in flight may hold. Nobody who holds permits waits for memory: those who
+    /// have reserved memory wait for permits.
     reads: Arc<Semaphore>,
-    /// Bytes of files that loads of manifests in flight may ask for: those who hold permits wait for the memory of the process, in which the
-    /// files are reserved.
+    /// Bytes of files that loads of manifests in flight may ask for: those who hold permits wait
+    /// for the memory of the process, in which the files are reserved.
     manifests: Semaphore,
     /// Bytes that prefetches may hold.
     prefetches: Arc<Semaphore>,
     access_pattern: shards::AccessPattern,
-    /// Held while a manifest is decoded, one at a time: each needs memory that the cache does not count yet.
+    /// Held while a manifest is decoded, one at a time: each needs memory that the cache does not
+    /// count yet.
     decoding: Semaphore,
 }
 
-/// Largest file of a small manifest, in bytes. Decoding it takes less time than to hand it to another thread.
+/// Largest file of a small manifest, in bytes. Decoding it takes less time than to hand it to
+/// another thread.
 pub const SMALL_MANIFEST: u64 = 16 << 10;
 /// Largest small manifest in memory, in bytes.
 const SMALL_DECODED: u64 = 128 << 10;
@@ -139,8 +147,8 @@ impl Reader {
         }
     }
 
-    /// Returns part `part` of the bytes that `owner` makes of chunks: from the cache, or made by `make`, once for all concurrent
-    /// callers.
+    /// Returns part `part` of the bytes that `owner` makes of chunks: from the cache, or made by
+    /// `make`, once for all concurrent callers.
     pub fn view_bytes(
         &self,
         key: (Owner, u64),
@@ -155,7 +163,8 @@ impl Reader {
         }
     }
 
-    /// Returns part `part` of what `owner` makes of chunks like [`Reader::view_bytes`]: bytes, or something else.
+    /// Returns part `part` of what `owner` makes of chunks like [`Reader::view_bytes`]: bytes, or
+    /// something else.
     pub fn view_value(
         &self,
         (owner, part): (Owner, u64),
@@ -187,7 +196,8 @@ impl Reader {
         self.budget.cache()
     }
 
-    /// Loads the manifests `infos` that are not in memory. Errors are reported when one of them is needed.
+    /// Loads the manifests `infos` that are not in memory. Errors are reported when one of them is
+    /// needed.
     pub fn load_ahead(self: &Arc<Self>, infos: impl Iterator<Item = ManifestInfo>) {
         for info in infos.filter(|info| !self.cache.has(&Key::Manifest(info.id))) {
             let this = Arc::clone(self);
@@ -195,8 +205,8 @@ impl Reader {
         }
     }
 
-    /// Loads a small manifest that needs no waiting: of thousands, each would wait longer for a thread than it takes. None if it has to be
-    /// loaded the usual way, also for its error.
+    /// Loads a small manifest that needs no waiting: of thousands, each would wait longer for a
+    /// thread than it takes. None if it has to be loaded the usual way, also for its error.
     fn small_manifest_now(&self, info: ManifestInfo) -> Option<Arc<Manifest>> {
         let length = usize::try_from(info.size).ok().filter(|_| (1..=SMALL_MANIFEST).contains(&info.size))?;
         let file = self.storage.local_files()?.open_now(&format!("manifests/{}", info.id))?.ok()?;
@@ -264,8 +274,8 @@ impl Reader {
         Ok(ChunkRange { object: Object::Virtual(Arc::new(object)), offset, length })
     }
 
-    /// Returns bytes `offset..offset + length` of `chunk` if that needs no waiting and does not fail. The range must lie in the
-    /// chunk.
+    /// Returns bytes `offset..offset + length` of `chunk` if that needs no waiting and does not
+    /// fail. The range must lie in the chunk.
     fn read_now(&self, chunk: &ChunkRange, offset: u64, length: usize) -> Option<Data> {
         if let (Some(files), Object::Native(id)) = (self.storage.local_files(), &chunk.object) {
             let file = files.open_now(&chunk::native_key(*id))?.ok()?;
@@ -285,7 +295,8 @@ impl Reader {
         }
     }
 
-    /// Reads bytes `offset..offset + length` of `chunk`, which must lie in it: all of them, or an error.
+    /// Reads bytes `offset..offset + length` of `chunk`, which must lie in it: all of them, or an
+    /// error.
     pub async fn read(self: &Arc<Self>, chunk: &ChunkRange, offset: u64, length: usize) -> Result<Data> {
         if let Some(data) = self.read_now(chunk, offset, length) {
             return Ok(data);
@@ -303,7 +314,8 @@ impl Reader {
 
     /// Returns all bytes of `chunk`, and keeps them in memory.
     async fn whole(self: &Arc<Self>, chunk: &ChunkRange) -> Result<Bytes> {
-        let (this, owned) = (Arc::clone(self), chunk.clone());
+        let this = Arc::clone(self);
+        let owned = chunk.clone();
         let loaded = self.cache.get_or_load(Key::Chunk(chunk.clone()), async move {
             let permits = this.budget.read_permits(owned.length);
             let permit = Arc::clone(&this.reads).acquire_many_owned(permits).await;
@@ -333,7 +345,8 @@ impl Reader {
         Ok(bytes)
     }
 
-    /// Returns the file of `chunk`, if that file is exactly the chunk; none otherwise, or where objects are not files.
+    /// Returns the file of `chunk`, if that file is exactly the chunk; none otherwise, or where
+    /// objects are not files.
     pub fn whole_file(&self, chunk: NativeChunk) -> Option<File> {
         if let Some(disk) = self.storage.disk_cache() {
             return disk.file(&ChunkRange::from(chunk).name()?, chunk.length);
@@ -342,7 +355,8 @@ impl Reader {
         files.open(&chunk.key()).ok().filter(|file| is_exactly(file, chunk))
     }
 
-    /// Returns the file of `chunk` like [`Reader::whole_file`], on a thread that may block if that is necessary.
+    /// Returns the file of `chunk` like [`Reader::whole_file`], on a thread that may block if that
+    /// is necessary.
     pub async fn open_whole_file(self: &Arc<Self>, chunk: NativeChunk) -> Result<Option<File>> {
         if let Some(answer) = self.whole_file_now(chunk) {
             return Ok(answer);

@@ -1,7 +1,7 @@
 //! Large remote chunks, in pieces that are fetched and kept one by one.
 //!
-//! A program that reads a few bytes of a shard of gigabytes must not wait for all of them. A piece is itself a range of an
-//! object, and looks like a chunk to the cache.
+//! A program that reads a few bytes of a shard of gigabytes must not wait for all of them. A piece
+//! is itself a range of an object, and looks like a chunk to the cache.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,15 +12,16 @@ use super::chunk::ChunkRange;
 use super::{Data, Reader, cut, not_in_chunk, range_in, slice};
 use icechunkfs_base::error::Result;
 
-/// Chunks up to this many bytes are fetched whole: at 1 Gbit/s that takes as long as two round trips of 30 ms, and most programs
-/// read all of a chunk.
+/// Chunks up to this many bytes are fetched whole: at 1 Gbit/s that takes as long as two round
+/// trips of 30 ms, and most programs read all of a chunk.
 pub(super) const MAX_WHOLE: u64 = 8 << 20;
 /// Bytes of a piece of a larger chunk.
 pub(super) const PIECE: u64 = 2 << 20;
 /// Pieces that are prefetched for a reader that goes through a chunk from piece to piece.
 const PIECES_AHEAD: u64 = 4;
 
-/// Returns the piece of `chunk` that has the byte at `offset`, which lies in it, and the start of the piece in the chunk.
+/// Returns the piece of `chunk` that has the byte at `offset`, which lies in it, and the start of
+/// the piece in the chunk.
 pub(super) fn piece_at(chunk: &ChunkRange, offset: u64) -> (ChunkRange, u64) {
     if chunk.length <= MAX_WHOLE {
         return (chunk.clone(), 0);
@@ -30,14 +31,16 @@ pub(super) fn piece_at(chunk: &ChunkRange, offset: u64) -> (ChunkRange, u64) {
     (ChunkRange { offset: chunk.offset.saturating_add(begin), length, ..chunk.clone() }, begin)
 }
 
-/// Returns the piece that has all of `length` bytes from `offset` on, and their start in it; none if they are in several.
+/// Returns the piece that has all of `length` bytes from `offset` on, and their start in it; none
+/// if they are in several.
 pub(super) fn only(chunk: &ChunkRange, offset: u64, length: u64) -> Option<(ChunkRange, u64)> {
     let (piece, begin) = piece_at(chunk, offset);
     let within = offset - begin;
     (within.checked_add(length)? <= piece.length).then_some((piece, within))
 }
 
-/// Returns the pieces of `chunk` that have bytes of `range`, which lies in it, with their places in the chunk.
+/// Returns the pieces of `chunk` that have bytes of `range`, which lies in it, with their places in
+/// the chunk.
 pub(super) fn pieces_of(chunk: &ChunkRange, range: &Range<u64>) -> Vec<(Range<u64>, ChunkRange)> {
     let mut pieces = Vec::new();
     let mut at = range.start;
@@ -51,7 +54,8 @@ pub(super) fn pieces_of(chunk: &ChunkRange, range: &Range<u64>) -> Vec<(Range<u6
 
 /// Returns the bytes of `range` that `part` has, whose place is `place`.
 fn overlap(range: &Range<u64>, place: &Range<u64>, part: &Bytes) -> Option<Bytes> {
-    let (begin, end) = (range.start.max(place.start), range.end.min(place.end));
+    let begin = range.start.max(place.start);
+    let end = range.end.min(place.end);
     slice(part, begin.checked_sub(place.start)?, usize::try_from(end.checked_sub(begin)?).ok()?)
 }
 
@@ -79,7 +83,8 @@ impl Reader {
         self.join_pieces(&pieces_of(chunk, &range), &range, |piece| self.prefetch_pieces(chunk, piece)).await
     }
 
-    /// Reads bytes `within..within + length` of `piece`: those alone if it is on the disk, else all of it.
+    /// Reads bytes `within..within + length` of `piece`: those alone if it is on the disk, else all
+    /// of it.
     pub(super) async fn read_piece(self: &Arc<Self>, piece: &ChunkRange, within: u64, length: usize) -> Result<Data> {
         match self.read_kept(piece, within, length).await {
             Some(data) => Ok(data),
@@ -87,8 +92,8 @@ impl Reader {
         }
     }
 
-    /// Returns the bytes of `range` of a chunk out of consecutive `pieces`, each with its place in the chunk. Calls `begin` before a
-    /// piece is loaded.
+    /// Returns the bytes of `range` of a chunk out of consecutive `pieces`, each with its place in
+    /// the chunk. Calls `begin` before a piece is loaded.
     pub(super) async fn join_pieces(
         self: &Arc<Self>,
         pieces: &[(Range<u64>, ChunkRange)],
@@ -110,7 +115,8 @@ impl Reader {
         if joined.len() == length { Ok(Data::Bytes(joined.freeze())) } else { Err(incomplete()) }
     }
 
-    /// Reads exactly bytes `offset..offset + length` of `chunk`, which must lie in it, and does not keep them.
+    /// Reads exactly bytes `offset..offset + length` of `chunk`, which must lie in it, and does not
+    /// keep them.
     pub async fn read_exactly(&self, chunk: &ChunkRange, offset: u64, length: u64) -> Result<Bytes> {
         let range = range_in(chunk, offset, usize::try_from(length).unwrap_or(usize::MAX))?;
         let start = chunk.offset.saturating_add(range.start);

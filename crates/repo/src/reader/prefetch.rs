@@ -1,7 +1,8 @@
 //! Prefetch of chunks into the cache.
 //!
-//! A reader that comes during a prefetch waits for that one request. Neighbors in one object (small chunks are packed) are one
-//! request. A prefetch never waits for room: chunks that do not fit into its share of memory are left to their readers.
+//! A reader that comes during a prefetch waits for that one request. Neighbors in one object (small
+//! chunks are packed) are one request. A prefetch never waits for room: chunks that do not fit into
+//! its share of memory are left to their readers.
 
 use std::sync::Arc;
 
@@ -28,8 +29,9 @@ impl Reader {
         self.cache.has(&Key::Chunk(chunk.clone()))
     }
 
-    /// Fetches those of `chunks` that are not here yet, in the background. Large ones are left to their readers. Each has a
-    /// number; returns the first number for which there was no room, from which on nothing was fetched.
+    /// Fetches those of `chunks` that are not here yet, in the background. Large ones are left to
+    /// their readers. Each has a number; returns the first number for which there was no room, from
+    /// which on nothing was fetched.
     pub fn prefetch(self: &Arc<Self>, mut chunks: Vec<(usize, ChunkRange)>) -> Option<usize> {
         chunks.retain(|(_, chunk)| {
             let is_wanted = chunk.length > 0 && chunk.length <= MAX_WHOLE && !self.is_file(&chunk.object);
@@ -43,16 +45,20 @@ impl Reader {
         None
     }
 
-    /// Fetches `run`, parts of one object in its order, with one request in the background. Parts that another reader has begun to
-    /// fetch since they were chosen are left to it.
+    /// Fetches `run`, parts of one object in its order, with one request in the background. Parts
+    /// that another reader has begun to fetch since they were chosen are left to it.
     pub(super) fn fetch_run(self: &Arc<Self>, run: Vec<ChunkRange>, permit: OwnedSemaphorePermit) {
         let Some(object) = run.first().map(|chunk| chunk.object.clone()) else { return };
-        let (permit, most) = (Arc::new(permit), length_of(&run));
+        let permit = Arc::new(permit);
+        let most = length_of(&run);
         // A failure is dropped: the reader of the chunk repeats the request.
         self.cache.load_ahead(run, |missing| {
             runs(missing.into_iter().enumerate(), GAP, most).into_iter().flat_map(|(_, run)| {
-                let (begin, length) = (run.first().map_or(0, |chunk| chunk.offset), length_of(&run));
-                let (this, object, permit) = (Arc::clone(self), object.clone(), Arc::clone(&permit));
+                let begin = run.first().map_or(0, |chunk| chunk.offset);
+                let length = length_of(&run);
+                let this = Arc::clone(self);
+                let object = object.clone();
+                let permit = Arc::clone(&permit);
                 let response = async move { this.fetch(&object, begin, length).await }.boxed().shared();
                 run.into_iter().map(move |chunk| {
                     let response = (response.clone(), begin);
@@ -62,7 +68,8 @@ impl Reader {
         });
     }
 
-    /// Loads `chunk` out of a response, whose first byte is at `begin` in the object. Holds `permit` until it is kept.
+    /// Loads `chunk` out of a response, whose first byte is at `begin` in the object. Holds
+    /// `permit` until it is kept.
     async fn load_part(
         self: Arc<Self>,
         chunk: ChunkRange,
@@ -79,8 +86,8 @@ impl Reader {
     }
 }
 
-/// Groups numbered chunks into runs of neighbors in one object, at most `gap` bytes apart and `most` bytes long. A run has the number of
-/// its first chunk.
+/// Groups numbered chunks into runs of neighbors in one object, at most `gap` bytes apart and
+/// `most` bytes long. A run has the number of its first chunk.
 pub(super) fn runs(
     chunks: impl IntoIterator<Item = (usize, ChunkRange)>,
     gap: u64,

@@ -11,14 +11,16 @@ use icechunkfs_format::zarr::shard::{Index, ShardLayout};
 impl Reader {
     /// Returns the index of `shard`, from the cache or read once for all concurrent callers.
     ///
-    /// Fails with [`ErrorKind::Corrupt`] if the index is damaged, which is remembered like an index. An answer of the store that is too short is not:
-    /// another one may be whole.
+    /// Fails with [`ErrorKind::Corrupt`] if the index is damaged, which is remembered like an
+    /// index. An answer of the store that is too short is not: another one may be whole.
     pub async fn shard_index(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Arc<Index>> {
         let key = Key::Index(shard.clone(), sharding.index_form());
         if let Some(Value::Index(index)) = self.cache.get(&key) {
             return index;
         }
-        let (this, sharding, shard) = (Arc::clone(self), sharding.clone(), shard.clone());
+        let this = Arc::clone(self);
+        let sharding = sharding.clone();
+        let shard = shard.clone();
         let loaded = self.cache.get_or_load(key, async move {
             let bytes = match sharding.index_range(shard.length).filter(|_| this.is_file(&shard.object)) {
                 Some(place) => Some(this.read_exactly(&shard, place.start, place.end - place.start).await?),

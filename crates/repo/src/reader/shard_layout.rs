@@ -1,8 +1,9 @@
 //! Layout of a remote shard: how it is cut into pieces along its inner chunks.
 //!
-//! A piece is fetched and kept as a whole. A read of an inner chunk should cause one request for just that chunk, so pieces begin
-//! where inner chunks do; but small ones go together, since a request costs more than they do, and large ones have a separate
-//! *head*. The kernel reads whole pages, and beyond the end of a read (`src/fuse/readahead.rs`): it then finds heads, which are
+//! A piece is fetched and kept as a whole. A read of an inner chunk should cause one request for
+//! just that chunk, so pieces begin where inner chunks do; but small ones go together, since a
+//! request costs more than they do, and large ones have a separate *head*. The kernel reads whole
+//! pages, and beyond the end of a read (`src/fuse/readahead.rs`): it then finds heads, which are
 //! fetched along with the inner chunk before them.
 //!
 //! The index is the one piece that is known before anything is read.
@@ -14,11 +15,13 @@ use icechunkfs_format::zarr::shard::{Index, IndexLocation, ShardLayout};
 
 /// Bytes of a page: the kernel reads whole pages.
 const PAGE: u64 = 4096;
-/// Inner chunks up to this many bytes together are one piece, and bytes not known to be an inner chunk are cut to this size.
+/// Inner chunks up to this many bytes together are one piece, and bytes not known to be an inner
+/// chunk are cut to this size.
 pub(super) const GROUP: u64 = 64 << 10;
 /// Bytes of the head of a large inner chunk: as far as the kernel reads ahead without privileges.
 pub(super) const HEAD: u64 = 128 << 10;
-/// Pieces up to this many bytes are fetched along with the piece before them: small inner chunks, and heads.
+/// Pieces up to this many bytes are fetched along with the piece before them: small inner chunks,
+/// and heads.
 pub(super) const SMALL_PIECE: u64 = 2 * HEAD;
 /// Most pieces, however large a shard is: their starts are kept in memory.
 const MAX_PIECES: u64 = 1 << 16;
@@ -26,7 +29,8 @@ const MAX_PIECES: u64 = 1 << 16;
 /// Pieces of one shard, from its first byte to its last.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Start of each piece; the lowest bit is set if the piece continues the inner chunk of the one before it.
+    /// Start of each piece; the lowest bit is set if the piece continues the inner chunk of the one
+    /// before it.
     begins: Box<[u64]>,
     length: u64,
 }
@@ -41,7 +45,8 @@ pub(super) fn index_piece(sharding: &ShardLayout, length: u64) -> Option<Range<u
 }
 
 impl Layout {
-    /// Creates the layout of a shard of `length` bytes; without an index, because it is damaged, pieces disregard inner chunks.
+    /// Creates the layout of a shard of `length` bytes; without an index, because it is damaged,
+    /// pieces disregard inner chunks.
     pub(super) fn new(sharding: &ShardLayout, length: u64, index: Option<&Index>) -> Self {
         let ends = index_piece(sharding, length).map(|place| match sharding.location {
             IndexLocation::Start => (place.end, length),

@@ -1,12 +1,14 @@
 //! Remote shards, read by their index.
 //!
-//! A program that reads an inner chunk reads the index and then the chunk. Each is one request, and the index only the first
-//! time. Pieces follow inner chunks ([`super::shard_layout`]), and all pieces that a read misses are fetched at once. A reader
-//! that continues from inner chunk to inner chunk is a stream, and the more it has read, the more is prefetched ([`Streams`]).
+//! A program that reads an inner chunk reads the index and then the chunk. Each is one request, and
+//! the index only the first time. Pieces follow inner chunks ([`super::shard_layout`]), and all
+//! pieces that a read misses are fetched at once. A reader that continues from inner chunk to inner
+//! chunk is a stream, and the more it has read, the more is prefetched ([`Streams`]).
 //!
-//! A program that begins with a long read of a shard's first bytes, without the index, reads the whole shard: copying tools do that. The
-//! shard is then read like other large chunks ([`super::pieces`]). So a shard is cut in two ways; bytes fetched in one way are found in
-//! the other. A damaged index is for the reading program to report: here it only leads to other pieces.
+//! A program that begins with a long read of a shard's first bytes, without the index, reads the
+//! whole shard: copying tools do that. The shard is then read like other large chunks
+//! ([`super::pieces`]). So a shard is cut in two ways; bytes fetched in one way are found in the
+//! other. A damaged index is for the reading program to report: here it only leads to other pieces.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -30,8 +32,9 @@ use icechunkfs_format::zarr::shard::{Index, IndexLocation, ShardLayout};
 
 /// Shards up to this many bytes are fetched whole: two requests would take longer.
 const SMALL_SHARD: u64 = 1 << 20;
-/// A first read of this length, at a shard's beginning, may mean a full scan: without privileges the kernel requests no more at a
-/// time. With a larger read-ahead, it requests as much for a short read, so that the second read decides.
+/// A first read of this length, at a shard's beginning, may mean a full scan: without privileges
+/// the kernel requests no more at a time. With a larger read-ahead, it requests as much for a short
+/// read, so that the second read decides.
 const MAYBE_FULL_SCAN: u64 = 128 << 10;
 /// A first read of this length means a full scan.
 const FULL_SCAN: u64 = 512 << 10;
@@ -40,7 +43,8 @@ const TRUSTED_AGE: u64 = 256 << 10;
 /// Most bytes that are prefetched for one reader of a shard, and in one request.
 const MAX_AHEAD: u64 = 8 << 20;
 const MAX_REQUEST: u64 = 2 << 20;
-/// Longest distance between the end of a stream and its next request: the kernel sends several at once, in any order.
+/// Longest distance between the end of a stream and its next request: the kernel sends several at
+/// once, in any order.
 const MAX_GAP: u64 = 4 << 20;
 /// Shards whose access pattern is remembered, and streams of each.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
@@ -112,10 +116,11 @@ impl Streams {
 }
 
 impl Stream {
-    /// Returns the range to fetch now: empty until two pieces in a row, and [`TRUSTED_AGE`] bytes, were read; then as much again as
-    /// was read.
+    /// Returns the range to fetch now: empty until two pieces in a row, and [`TRUSTED_AGE`] bytes,
+    /// were read; then as much again as was read.
     fn prefetch_range(&mut self, layout: &Layout, most: u64) -> Range<u64> {
-        let (run, at) = (self.end - self.begin, layout.at(self.end.saturating_sub(1)));
+        let run = self.end - self.begin;
+        let at = layout.at(self.end.saturating_sub(1));
         let before = layout.piece(at.saturating_sub(1)).start;
         let window = run.min(MAX_AHEAD).min(most);
         let target = self.end.saturating_add(window);
@@ -134,7 +139,8 @@ impl Stream {
 }
 
 impl Reader {
-    /// Returns bytes `offset..offset + length` of `shard`, if they are in memory. The range must lie in the shard.
+    /// Returns bytes `offset..offset + length` of `shard`, if they are in memory. The range must
+    /// lie in the shard.
     fn read_shard_now(self: &Arc<Self>, shard: &ChunkRange, offset: u64, length: usize) -> Option<Data> {
         let range = offset..offset.checked_add(length as u64)?;
         if only(shard, offset, length as u64).is_some_and(|(piece, _)| self.cache.get(&Key::Chunk(piece)).is_some()) {
@@ -154,7 +160,8 @@ impl Reader {
         Some(data)
     }
 
-    /// Reads bytes `offset..offset + length` of `shard`, at least one, which must lie in it: all of them, or an error.
+    /// Reads bytes `offset..offset + length` of `shard`, at least one, which must lie in it: all of
+    /// them, or an error.
     pub async fn read_shard(
         self: &Arc<Self>,
         sharding: &ShardLayout,
@@ -229,7 +236,8 @@ impl Reader {
         streams.mode
     }
 
-    /// Returns the bytes of `range`, if they are in the first bytes fetched in mode [`ReadMode::Beginning`].
+    /// Returns the bytes of `range`, if they are in the first bytes fetched in mode
+    /// [`ReadMode::Beginning`].
     fn read_cached_head(&self, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
         let beginning = 0..FULL_SCAN.min(shard.length);
         match self.cache.get(&Key::Chunk(part(shard, &beginning))) {
@@ -245,7 +253,8 @@ impl Reader {
             return None;
         }
         if let [(place, piece)] = pieces.as_slice() {
-            let (within, length) = (range.start - place.start, usize::try_from(range.end - range.start).ok()?);
+            let within = range.start - place.start;
+            let length = usize::try_from(range.end - range.start).ok()?;
             return self.read_piece(piece, within, length).await.ok();
         }
         self.join_pieces(&pieces, range, |_| ()).await.ok()
@@ -258,7 +267,9 @@ impl Reader {
     }
 
     async fn layout(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Arc<Layout>> {
-        let (this, sharding, shard) = (Arc::clone(self), sharding.clone(), shard.clone());
+        let this = Arc::clone(self);
+        let sharding = sharding.clone();
+        let shard = shard.clone();
         let loaded = self.cache.get_or_load(Key::Layout(shard.clone()), async move {
             let index = this.index_of(&sharding, &shard).await?;
             blocking(move || Ok(Value::Layout(Arc::new(Layout::new(&sharding, shard.length, index.as_ref()))))).await
@@ -302,13 +313,15 @@ impl Reader {
         bytes.ok_or_else(|| not_in_chunk(place.start, 0)).map(Some)
     }
 
-    /// Fetches all missing pieces of `range` at once, and those that make later requests unnecessary.
+    /// Fetches all missing pieces of `range` at once, and those that make later requests
+    /// unnecessary.
     async fn fetch_touched(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, range: &Range<u64>) {
         let touched = layout.touched(range);
         let mut missing: Vec<usize> =
             touched.clone().filter(|number| !self.is_near(&piece_of(shard, layout, *number))).collect();
         let (Some(&first), Some(&last)) = (missing.first(), missing.last()) else { return };
-        let (mut next, mut end) = (last + 1, range.end);
+        let mut next = last + 1;
+        let mut end = range.end;
         // A reader that begins an inner chunk reads all of it.
         if first == touched.start && next == touched.end && layout.continues_previous(next) {
             end = layout.piece(next).end;
@@ -332,7 +345,8 @@ impl Reader {
         }
     }
 
-    /// Records a read of `range` of `shard`, and prefetches what follows if the reader continues from inner chunk to inner chunk.
+    /// Records a read of `range` of `shard`, and prefetches what follows if the reader continues
+    /// from inner chunk to inner chunk.
     fn prefetch_shard(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, range: &Range<u64>) {
         let most = self.prefetch_limit();
         let wanted = {
@@ -381,7 +395,8 @@ impl Reader {
     }
 }
 
-/// Returns true if a shard is fetched whole, like other chunks: it is small, or has no room for its index.
+/// Returns true if a shard is fetched whole, like other chunks: it is small, or has no room for its
+/// index.
 fn is_small(sharding: &ShardLayout, shard: &ChunkRange) -> bool {
     shard.length <= SMALL_SHARD || sharding.index_range(shard.length).is_none()
 }

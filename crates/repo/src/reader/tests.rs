@@ -10,7 +10,8 @@ use icechunkfs_format::format::snapshot::ManifestInfo;
 use icechunkfs_format::format::testing::{self, id};
 use icechunkfs_store::storage::{Condition, empty_storage};
 
-/// Those who have reserved memory wait for permits to read, and a manifest's load waits for memory. Neither may keep the other from going on.
+/// Those who have reserved memory wait for permits to read, and a manifest's load waits for memory.
+/// Neither may keep the other from going on.
 #[tokio::test]
 async fn a_manifest_is_loaded_while_others_wait_to_read() {
     let storage = empty_storage("memory");

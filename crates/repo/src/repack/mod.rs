@@ -1,12 +1,15 @@
-//! Packs small chunks that have an object each, or that share one with bytes that the snapshot does not need any more.
+//! Packs small chunks that have an object each, or that share one with bytes that the snapshot does
+//! not need any more.
 //!
-//! Other programs store one object per chunk, and a chunk that is written again leaves its old bytes in a pack. Such chunks
-//! are read and stored again, in packs as a commit makes them ([`crate::commit`]). The result is a change set without new
-//! bytes: the same bytes in other places, for a commit that writes all manifests again
-//! ([`crate::commit::request::Request::rewrite`]). The old objects stay, for earlier snapshots, until garbage is collected.
+//! Other programs store one object per chunk, and a chunk that is written again leaves its old
+//! bytes in a pack. Such chunks are read and stored again, in packs as a commit makes them
+//! ([`crate::commit`]). The result is a change set without new bytes: the same bytes in other
+//! places, for a commit that writes all manifests again
+//! ([`crate::commit::request::Request::rewrite`]). The old objects stay, for earlier snapshots,
+//! until garbage is collected.
 //!
-//! References of an array are examined page by page, in the order of the grid, and a page that would gain little is left
-//! alone: chunks that have been packed once are not packed again.
+//! References of an array are examined page by page, in the order of the grid, and a page that
+//! would gain little is left alone: chunks that have been packed once are not packed again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -69,14 +72,15 @@ struct Usage {
 }
 
 impl Usage {
-    /// Returns true if less than half of the object is used, as far as known: bytes before the first used one and after the last are not.
+    /// Returns true if less than half of the object is used, as far as known: bytes before the
+    /// first used one and after the last are not.
     fn is_sparse(&self) -> bool {
         self.bytes < (self.to - self.from) / 2
     }
 }
 
-/// Packs chunks of `snapshot` that are spread over too many objects, and stores the packs, which nothing refers to yet. Calls
-/// `on_progress` with the number of chunks done.
+/// Packs chunks of `snapshot` that are spread over too many objects, and stores the packs, which
+/// nothing refers to yet. Calls `on_progress` with the number of chunks done.
 pub async fn repack(
     storage: &Arc<dyn Storage>,
     reader: &Arc<Reader>,
@@ -151,7 +155,8 @@ async fn store_job(storage: &Arc<dyn Storage>, reader: &Arc<Reader>, job: &Job) 
     let mut bytes = Vec::with_capacity(read.iter().map(Bytes::len).sum());
     let mut placed = Vec::with_capacity(read.len());
     for (coords, part) in names.zip(&read) {
-        let (offset, length) = (bytes.len() as u64, part.len() as u64);
+        let offset = bytes.len() as u64;
+        let length = part.len() as u64;
         placed.push((coords, ChunkPayload::Native { chunk: object, offset, length }));
         bytes.extend_from_slice(part);
     }
@@ -194,7 +199,8 @@ fn plan(page: impl IntoIterator<Item = ChunkDifference>, sizes: Sizes) -> Vec<Jo
             moving.push((coords, chunk));
         }
     }
-    // Chunks of objects that are only little used move if that at least halves the number of objects.
+    // Chunks of objects that are only little used move if that at least halves the number of
+    // objects.
     let loose = || moving.iter().map(|(_, chunk)| chunk).filter(|chunk| !is_sparse(chunk));
     let objects = loose().map(|chunk| chunk.object).collect::<HashSet<_>>().len() as u64;
     let packs = loose().map(|chunk| chunk.length).sum::<u64>().div_ceil(sizes.pack_size.max(1));
@@ -205,7 +211,8 @@ fn plan(page: impl IntoIterator<Item = ChunkDifference>, sizes: Sizes) -> Vec<Jo
     if !inline.is_empty() {
         jobs.push(Job::Inline(inline));
     }
-    let (mut pack, mut bytes) = (Vec::new(), 0);
+    let mut pack = Vec::new();
+    let mut bytes = 0;
     for (coords, chunk) in moving {
         bytes += chunk.length;
         pack.push((coords, chunk));

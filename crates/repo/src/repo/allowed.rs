@@ -1,6 +1,7 @@
 //! Virtual chunks that the user allows to be read, described by the repository's configuration.
 //!
-//! They are made when they are first needed: until then, what is read to open a tree need not wait for the configuration.
+//! They are made when they are first needed: until then, what is read to open a tree need not wait
+//! for the configuration.
 
 use std::sync::Arc;
 
@@ -29,7 +30,8 @@ impl Default for AllowedVirtuals {
 }
 
 impl Repository {
-    /// Allows virtual chunks as `permissions` tell, reached as the configuration and `settings` define.
+    /// Allows virtual chunks as `permissions` tell, reached as the configuration and `settings`
+    /// define.
     #[must_use]
     pub fn allowing(self, permissions: Permissions, settings: &Settings) -> Self {
         let allowed = AllowedVirtuals { permissions, settings: settings.clone(), made: OnceCell::new() };

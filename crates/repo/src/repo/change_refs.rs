@@ -1,8 +1,9 @@
 //! Creation, deletion and reset of branches and tags (format notes 1.5; 4 for version 1).
 //!
-//! Preconditions are checked at the moment of writing: in version 2 inside the loop that replaces `repo`, in version 1 by the condition
-//! under which the ref's small file is written. The check therefore sees concurrent changes. A caller that deletes or resets a branch
-//! names the commit that the branch must still point to, so that no concurrent commit is lost unnoticed.
+//! Preconditions are checked at the moment of writing: in version 2 inside the loop that replaces
+//! `repo`, in version 1 by the condition under which the ref's small file is written. The check
+//! therefore sees concurrent changes. A caller that deletes or resets a branch names the commit
+//! that the branch must still point to, so that no concurrent commit is lost unnoticed.
 //!
 //! The name of a deleted tag is never free again, in any version: readers may remember its target.
 
@@ -55,9 +56,10 @@ impl RefKind {
 impl Repository {
     /// Creates branch or tag `name` with the given target.
     ///
-    /// Fails with [`ErrorKind::AlreadyExists`] if the ref exists or the name is a deleted tag's, with [`ErrorKind::NotFound`] if there is
-    /// no such snapshot, with [`ErrorKind::InvalidInput`] for an invalid name, and with [`ErrorKind::NotPermitted`] if the repository has
-    /// disabled creating tags.
+    /// Fails with [`ErrorKind::AlreadyExists`] if the ref exists or the name is a deleted tag's,
+    /// with [`ErrorKind::NotFound`] if there is no such snapshot, with [`ErrorKind::InvalidInput`]
+    /// for an invalid name, and with [`ErrorKind::NotPermitted`] if the repository has disabled
+    /// creating tags.
     pub async fn create_ref(&self, kind: RefKind, name: &str, target: ObjectId, clock: Clock) -> Result<()> {
         self.check_name(kind, name)?;
         let change = |state: &mut RepoState| {
@@ -82,10 +84,12 @@ impl Repository {
         self.change_ref(kind, name, Some(target), clock, in_v1, change).await
     }
 
-    /// Deletes branch or tag `name` if it points to `expected`. Commits stay until they are garbage-collected.
+    /// Deletes branch or tag `name` if it points to `expected`. Commits stay until they are
+    /// garbage-collected.
     ///
-    /// Fails with [`ErrorKind::NotFound`] if there is no such ref, with [`ErrorKind::Stale`] if it points elsewhere, and with
-    /// [`ErrorKind::NotPermitted`] for branch `main`, and for tags if the repository has disabled deleting them.
+    /// Fails with [`ErrorKind::NotFound`] if there is no such ref, with [`ErrorKind::Stale`] if it
+    /// points elsewhere, and with [`ErrorKind::NotPermitted`] for branch `main`, and for tags if
+    /// the repository has disabled deleting them.
     pub async fn delete_ref(&self, kind: RefKind, name: &str, expected: ObjectId, clock: Clock) -> Result<()> {
         if kind == RefKind::Branch && name == DEFAULT_BRANCH {
             return Err(no_deletion_of_main());
@@ -97,7 +101,8 @@ impl Repository {
             let refs = refs_of(state, kind);
             check_target(kind, name, refs.get(name).copied(), expected)?;
             refs.remove(name);
-            let (name, previous) = (name.to_owned(), expected);
+            let name = name.to_owned();
+            let previous = expected;
             Ok(match kind {
                 RefKind::Branch => Operation::BranchDeleted { name, previous },
                 RefKind::Tag => {
@@ -117,7 +122,8 @@ impl Repository {
 
     /// Resets branch `name` to `to` if it points to `expected`.
     ///
-    /// Fails with [`ErrorKind::NotFound`] if there is no such branch or snapshot, with [`ErrorKind::Stale`] if it points elsewhere.
+    /// Fails with [`ErrorKind::NotFound`] if there is no such branch or snapshot, with
+    /// [`ErrorKind::Stale`] if it points elsewhere.
     pub async fn reset_branch(&self, name: &str, to: ObjectId, expected: ObjectId, clock: Clock) -> Result<()> {
         let change = |state: &mut RepoState| {
             check_target(RefKind::Branch, name, state.branches.get(name).copied(), expected)?;
@@ -128,7 +134,8 @@ impl Repository {
         self.change_ref(RefKind::Branch, name, Some(to), clock, in_v1, change).await
     }
 
-    /// Changes a ref, which then points to `target`, by `change` in version 2 and by `in_v1` in version 1.
+    /// Changes a ref, which then points to `target`, by `change` in version 2 and by `in_v1` in
+    /// version 1.
     async fn change_ref(
         &self,
         kind: RefKind,
@@ -154,8 +161,8 @@ impl Repository {
         self.settle(kind, name, target, changed).await
     }
 
-    /// Returns the outcome of a change after which a ref points to `target`. If its answer was lost and the ref can be read, its current
-    /// target shows whether the change was made.
+    /// Returns the outcome of a change after which a ref points to `target`. If its answer was lost
+    /// and the ref can be read, its current target shows whether the change was made.
     pub(super) async fn settle(
         &self,
         kind: RefKind,
@@ -195,21 +202,23 @@ impl Repository {
         Ok(Metered::own(of_files.into_keys().collect()))
     }
 
-    /// Fails if nothing may be changed: the repository is set read-only, the storage takes no writes, or the store ignores the conditions
-    /// that a safe change relies on.
+    /// Fails if nothing may be changed: the repository is set read-only, the storage takes no
+    /// writes, or the store ignores the conditions that a safe change relies on.
     pub async fn check_changes_allowed(&self) -> Result<()> {
         self.check_writable()?;
         check_storage_writable(&*self.storage)?;
         if let Generation::V1(_) = self.generation {
-            // It has rules for what is written. One that cannot be read is reported where it is needed.
+            // It has rules for what is written. One that cannot be read is reported where it is
+            // needed.
             let _ = self.config().await;
         }
         self.check_store(DEFAULT_BRANCH).await
     }
 
-    /// Fails unless snapshot `id` can be read with everything that it needs: in version 1, nothing else detects a dangling ref, and a
-    /// collection of garbage may have removed a part of what a snapshot on no branch or tag needs. (In version 2, a collection first removes
-    /// such snapshots from the list in `repo`.)
+    /// Fails unless snapshot `id` can be read with everything that it needs: in version 1, nothing
+    /// else detects a dangling ref, and a collection of garbage may have removed a part of what a
+    /// snapshot on no branch or tag needs. (In version 2, a collection first removes such snapshots
+    /// from the list in `repo`.)
     async fn check_snapshot(&self, id: ObjectId, clock: Clock) -> Result<()> {
         match self.storage.get_range(&format!("snapshots/{id}"), 0, 1).await {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(no_snapshot(id)),
@@ -229,7 +238,8 @@ impl Repository {
                     (Some(node), None) => format!("{node}: "),
                     (None, _) => String::new(),
                 };
-                let (object, why) = (&finding.object, &finding.message);
+                let object = &finding.object;
+                let why = &finding.message;
                 Err(Error::corrupt(format!(
                     "a part of snapshot {id} is gone ({object}: {node}{why}), perhaps because garbage was collected, and no branch or tag leads to it \
                      as far as was looked: nothing was changed; `icechunkfs verify` has details, `export --skip-unreadable` saves the rest"
@@ -247,7 +257,8 @@ impl Repository {
         Ok(names.get(name).copied())
     }
 
-    /// Fails for a name that could not be used afterwards. Only new names are checked: existing refs can be deleted whatever their names.
+    /// Fails for a name that could not be used afterwards. Only new names are checked: existing
+    /// refs can be deleted whatever their names.
     pub(crate) fn check_name(&self, kind: RefKind, name: &str) -> Result<()> {
         if name.is_empty() {
             return Err(Error::invalid(format!("a {kind} needs a name")));

@@ -1,9 +1,10 @@
 //! Times of changes, and the comparison of this machine's clock with the store's.
 //!
-//! Times of commits and operations must rise, and other clients refuse to write after a time later than their own clock: a time in the
-//! future locks them out until then. The store's time of a new object shows which of two clocks is wrong. A machine whose clock differs
-//! from the store's writes nothing. A machine whose clock agrees with the store's may write after a change from the future, one
-//! microsecond later, which locks other clients out no longer than before.
+//! Times of commits and operations must rise, and other clients refuse to write after a time later
+//! than their own clock: a time in the future locks them out until then. The store's time of a new
+//! object shows which of two clocks is wrong. A machine whose clock differs from the store's writes
+//! nothing. A machine whose clock agrees with the store's may write after a change from the future,
+//! one microsecond later, which locks other clients out no longer than before.
 
 use std::time::Duration;
 
@@ -13,12 +14,14 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::times::{Clock, format_time, system_clock};
 use icechunkfs_store::storage::Storage;
 
-/// Tolerated difference between this machine's clock and the store's: the reference implementation's value.
+/// Tolerated difference between this machine's clock and the store's: the reference
+/// implementation's value.
 pub const TOLERANCE: Duration = Duration::from_secs(600);
 /// Lag of this machine's clock behind the last change up to which a writer waits.
 const TOLERATED_SKEW: Duration = Duration::from_secs(2);
 
-/// Returns true for a time that a right clock cannot have shown yet, if this machine's does not lag by more than is tolerated.
+/// Returns true for a time that a right clock cannot have shown yet, if this machine's does not lag
+/// by more than is tolerated.
 pub fn is_of_future(time: u64, clock: Clock) -> bool {
     let tolerance = u64::try_from(TOLERANCE.as_micros()).unwrap_or(u64::MAX);
     time > clock().saturating_add(tolerance)
@@ -27,7 +30,8 @@ pub fn is_of_future(time: u64, clock: Clock) -> bool {
 /// Time of a change that is about to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChangeTime {
-    /// Time to write, later than that of the previous change. Microseconds since 1970-01-01 UTC, like the other fields.
+    /// Time to write, later than that of the previous change. Microseconds since 1970-01-01 UTC,
+    /// like the other fields.
     pub time: u64,
     /// Time on this machine's clock.
     now: u64,
@@ -36,8 +40,8 @@ pub struct ChangeTime {
 }
 
 impl ChangeTime {
-    /// Returns the time of a change after one at `last`. Clocks of two machines always differ slightly: if this machine's clock is only a
-    /// moment behind `last`, waits until it is later.
+    /// Returns the time of a change after one at `last`. Clocks of two machines always differ
+    /// slightly: if this machine's clock is only a moment behind `last`, waits until it is later.
     pub async fn after(clock: Clock, last: u64) -> Self {
         let behind = Duration::from_micros(last.saturating_sub(clock()));
         if behind <= TOLERATED_SKEW && clock() <= last {
@@ -52,10 +56,12 @@ impl ChangeTime {
         self.time > self.now
     }
 
-    /// Checks this machine's clock against the store, which has just stored object `key`. Asks for the object's time only if the time of
-    /// the store's responses does not already show that both clocks agree.
+    /// Checks this machine's clock against the store, which has just stored object `key`. Asks for
+    /// the object's time only if the time of the store's responses does not already show that both
+    /// clocks agree.
     ///
-    /// Fails with [`ErrorKind::Io`] if this machine's clock is wrong, or is behind the previous change while the store's time is unknown.
+    /// Fails with [`ErrorKind::Io`] if this machine's clock is wrong, or is behind the previous
+    /// change while the store's time is unknown.
     pub async fn check(&self, storage: &dyn Storage, key: &str) -> Result<()> {
         if !self.is_ahead_of_clock() && self.agrees_with(storage.capabilities().clock.ahead()) {
             return Ok(());
@@ -64,8 +70,9 @@ impl ChangeTime {
         self.compare(storage.modified(key).await.unwrap_or_default())
     }
 
-    /// Checks this machine's clock against the time of the store's responses: for a change that stores no object whose time could be asked
-    /// for. A store that gives no time does not prove the clock wrong.
+    /// Checks this machine's clock against the time of the store's responses: for a change that
+    /// stores no object whose time could be asked for. A store that gives no time does not prove
+    /// the clock wrong.
     ///
     /// Fails with [`ErrorKind::Io`] if this machine's clock is wrong.
     pub fn check_by_responses(storage: &dyn Storage, clock: Clock) -> Result<()> {
@@ -73,13 +80,15 @@ impl ChangeTime {
         ChangeTime { time: now, now, last: 0 }.compare(storage.capabilities().clock.ahead().map(store_time))
     }
 
-    /// Returns true if the store's clock, `ahead` seconds ahead of this machine's by its responses, is close to the time of the change.
+    /// Returns true if the store's clock, `ahead` seconds ahead of this machine's by its responses,
+    /// is close to the time of the change.
     fn agrees_with(&self, ahead: Option<i64>) -> bool {
         let stored = ahead.map(store_time);
         stored.is_some_and(|stored| Duration::from_micros(stored.abs_diff(self.now)) <= TOLERANCE / 2)
     }
 
-    /// Checks this machine's clock like [`ChangeTime::check`], given the time that the store reported for an object.
+    /// Checks this machine's clock like [`ChangeTime::check`], given the time that the store
+    /// reported for an object.
     pub fn compare(&self, stored: Option<u64>) -> Result<()> {
         let ChangeTime { now, last, .. } = *self;
         let apart = |a: u64, b: u64| Duration::from_micros(a.abs_diff(b));
@@ -124,7 +133,8 @@ fn wrong(message: String) -> Error {
 
 /// Formats a duration in the unit that a person would use.
 fn format_duration(length: Duration) -> String {
-    let (seconds, minutes) = (length.as_secs(), (length.as_secs() + 30) / 60);
+    let seconds = length.as_secs();
+    let minutes = (length.as_secs() + 30) / 60;
     match minutes {
         0..2 => format!("{} s", seconds.max(1)),
         2..120 => format!("{minutes} min"),

@@ -39,9 +39,10 @@ struct Files {
 }
 
 impl ClonedRefs {
-    /// Reads the refs of `source`. In version 1, where each has a file, reads them until nothing has changed between. Beside writers who
-    /// never pause, that is given up: the tags are those of a moment, and the branches are as of then or newer, so that a tag of a commit
-    /// on a branch still is one.
+    /// Reads the refs of `source`. In version 1, where each has a file, reads them until nothing
+    /// has changed between. Beside writers who never pause, that is given up: the tags are those of
+    /// a moment, and the branches are as of then or newer, so that a tag of a commit on a branch
+    /// still is one.
     pub async fn read(source: &Repository) -> Result<Self> {
         let (mut refs, mut deleted) = read_once(source).await?;
         if source.version() == SpecVersion::V2 {
@@ -66,7 +67,8 @@ impl ClonedRefs {
         Ok(ClonedRefs { refs, files: Some(Files { deleted, config }) })
     }
 
-    /// Returns the keys of the files beside the objects that [`ClonedRefs::write`] writes before the place is a repository.
+    /// Returns the keys of the files beside the objects that [`ClonedRefs::write`] writes before
+    /// the place is a repository.
     pub fn early_files(&self) -> HashSet<String> {
         let Some(Files { deleted, config }) = &self.files else { return HashSet::new() };
         let branches = self.refs.branches.keys().filter(|name| *name != DEFAULT_BRANCH).map(|name| branch_key(name));
@@ -77,8 +79,8 @@ impl ClonedRefs {
         branches.chain(tags).chain(tombstones).chain(config).collect()
     }
 
-    /// Returns true if the file `key` in `destination`, one of [`ClonedRefs::early_files`], can be one that an earlier clone wrote.
-    /// Its target may be an older one.
+    /// Returns true if the file `key` in `destination`, one of [`ClonedRefs::early_files`], can be
+    /// one that an earlier clone wrote. Its target may be an older one.
     pub async fn is_leftover(&self, destination: &dyn Storage, key: &str) -> Result<bool> {
         let config = self.files.as_ref().and_then(|files| files.config.as_ref()).filter(|_| key == CONFIG_KEY);
         let limit = config.map_or(MAX_REF_FILE, |config| config.len() as u64);
@@ -111,8 +113,8 @@ impl ClonedRefs {
         self.refs.tags.len()
     }
 
-    /// Makes `destination`, which has the objects of the commits `kept`, a repository with these refs. `describe` changes the description of each
-    /// commit.
+    /// Makes `destination`, which has the objects of the commits `kept`, a repository with these
+    /// refs. `describe` changes the description of each commit.
     ///
     /// Fails with [`ErrorKind::AlreadyExists`] if there is one already.
     pub async fn write(
@@ -143,7 +145,8 @@ impl ClonedRefs {
         state.snapshots.retain(|id, _| kept.contains(id));
         state.snapshots.iter_mut().for_each(|(id, record)| describe(*id, record));
         (state.branches, state.tags) = (self.refs.branches.clone(), self.refs.tags.clone());
-        // The log begins after the commits, but not in the future, where nobody could write: those that claim to be from there do not count.
+        // The log begins after the commits, but not in the future, where nobody could write: those
+        // that claim to be from there do not count.
         let times = state.snapshots.values().map(|record| record.flushed_at);
         let newest = times.filter(|time| !is_of_future(*time, clock)).max().unwrap_or_default();
         let now = clock().max(newest.saturating_add(1));
@@ -219,7 +222,8 @@ async fn read_once(source: &Repository) -> Result<(Refs, Vec<(String, Option<Obj
     futures_util::try_join!(source.complete_refs(), deleted)
 }
 
-/// Writes the file of a ref. What an earlier attempt left is replaced as long as there is no repository.
+/// Writes the file of a ref. What an earlier attempt left is replaced as long as there is no
+/// repository.
 async fn write_ref(destination: &dyn Storage, key: &str, target: ObjectId) -> Result<()> {
     let file = v1::ref_file(target);
     if key == branch_key(DEFAULT_BRANCH) {

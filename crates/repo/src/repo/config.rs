@@ -1,7 +1,8 @@
 //! Changes of the persisted configuration: in `repo`, or in version 1's `config.yaml`.
 //!
-//! A change applies to the configuration at the moment of writing, so that two concurrent changes of different settings both take effect.
-//! A repository without a configuration gets one only when something is set.
+//! A change applies to the configuration at the moment of writing, so that two concurrent changes
+//! of different settings both take effect. A repository without a configuration gets one only when
+//! something is set.
 
 use std::sync::Arc;
 
@@ -21,7 +22,8 @@ use icechunkfs_store::storage::{Condition, Version};
 const TRIES: u32 = 100;
 
 impl Repository {
-    /// Applies `change` to the configuration and returns its result; none if nothing changes. Calls `change` again after each lost race.
+    /// Applies `change` to the configuration and returns its result; none if nothing changes. Calls
+    /// `change` again after each lost race.
     pub async fn change_config(
         &self,
         clock: Clock,
@@ -43,7 +45,8 @@ impl Repository {
             Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => error,
             changed => return changed,
         };
-        // The answer of a successful write can be lost. If nothing is left to change, the write succeeded.
+        // The answer of a successful write can be lost. If nothing is left to change, the write
+        // succeeded.
         let stored = match Repository::open(Arc::clone(&self.storage)).await {
             Ok(repository) => repository.config().await,
             Err(error) => Err(error),
@@ -69,10 +72,7 @@ impl Repository {
                 None => RepoConfig::default(),
             };
             let Some(changed) = change(&stored)? else { return Ok(None) };
-            state.config = match changed.members.is_empty() {
-                true => None,
-                false => Some(encode::flexbuffer(&changed.members)?),
-            };
+            state.config = if changed.members.is_empty() { None } else { Some(encode::flexbuffer(&changed.members)?) };
             done = Some(changed);
             Ok(Some(Operation::ConfigChanged))
         };
@@ -99,7 +99,8 @@ impl Repository {
             let new = encode::yaml(&changed.members, old.as_ref().map(|(bytes, _)| &**bytes))?;
             let condition = match old {
                 Some((bytes, version)) => {
-                    // The reference implementation also keeps a copy, from which the old configuration can be recovered.
+                    // The reference implementation also keeps a copy, from which the old
+                    // configuration can be recovered.
                     let copy = format!("overwritten/{}", backup_name(CONFIG_KEY, clock())?);
                     self.storage.put(&copy, bytes, Condition::Always).await?;
                     Condition::Unchanged(version)

@@ -1,7 +1,8 @@
 //! Creation of a repository of version 2 (format notes 1.8).
 //!
-//! The writes and their order are those of the reference implementation: the initial snapshot and its empty transaction log under their
-//! well-known id, then `repo` if there is none yet. The repository exists only once `repo` does.
+//! The writes and their order are those of the reference implementation: the initial snapshot and
+//! its empty transaction log under their well-known id, then `repo` if there is none yet. The
+//! repository exists only once `repo` does.
 
 use super::refs::DEFAULT_BRANCH;
 use super::{MAX_REPO_FILE, check_storage_writable, update};
@@ -21,7 +22,8 @@ const GROUP_MESSAGE: &str = "Create the root group";
 /// `zarr.json` of a group without attributes.
 pub const GROUP_DOCUMENT: &[u8] = br#"{"zarr_format":3,"node_type":"group","attributes":{}}"#;
 
-/// Creates a repository in `storage`, which must be empty; with `zarr_group`, its first commit adds a root group.
+/// Creates a repository in `storage`, which must be empty; with `zarr_group`, its first commit adds
+/// a root group.
 ///
 /// Fails with [`ErrorKind::AlreadyExists`] if the storage holds any object.
 pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Result<()> {
@@ -53,8 +55,8 @@ fn initial_draft(clock: Clock) -> Result<SnapshotDraft> {
     Ok(SnapshotDraft { metadata, ..SnapshotDraft::new(ObjectId::INITIAL, clock(), INITIAL_MESSAGE) })
 }
 
-/// Fails if the storage holds any object: the reference implementation refuses to create a repository beside one. The error says that a
-/// repository is `verb` an empty place only.
+/// Fails if the storage holds any object: the reference implementation refuses to create a
+/// repository beside one. The error says that a repository is `verb` an empty place only.
 pub(super) async fn refuse_occupied(storage: &dyn Storage, verb: &str) -> Result<()> {
     let occupied = |what: &str| {
         Err(Error::new(

@@ -1,12 +1,15 @@
 //! Expiration of old commits (format notes 6.4).
 //!
-//! A commit that is older than a given time leaves the history, unless a branch or tag points to it or it is a root. Later commits then
-//! get the root of their tree as parent. Only histories become shorter: the targets of refs stay as they are, and a garbage collection
-//! ([`super::collect`]) removes the objects that nothing needs any more.
+//! A commit that is older than a given time leaves the history, unless a branch or tag points to it
+//! or it is a root. Later commits then get the root of their tree as parent. Only histories become
+//! shorter: the targets of refs stay as they are, and a garbage collection ([`super::collect`])
+//! removes the objects that nothing needs any more.
 //!
-//! In version 2 an expiration is one change of `repo`, computed anew after each lost race. In version 1 a commit names its parent in its
-//! own file: the file of the oldest commit that stays is rewritten with the root as its parent and no other change. A concurrent reader
-//! sees one history or the other. Files are written one after another; repeating an interrupted expiration completes it.
+//! In version 2 an expiration is one change of `repo`, computed anew after each lost race. In
+//! version 1 a commit names its parent in its own file: the file of the oldest commit that stays is
+//! rewritten with the root as its parent and no other change. A concurrent reader sees one history
+//! or the other. Files are written one after another; repeating an interrupted expiration completes
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -56,7 +59,8 @@ impl Expired {
     }
 }
 
-/// Expires the commits that `options` select. Fails with [`ErrorKind::ReadOnly`] if the repository takes no writes.
+/// Expires the commits that `options` select. Fails with [`ErrorKind::ReadOnly`] if the repository
+/// takes no writes.
 pub async fn expire(repository: &Repository, options: ExpireOptions, clock: Clock) -> Result<Expired> {
     repository.check_writable()?;
     let storage = repository.storage();
@@ -165,7 +169,8 @@ fn accept_concurrent_change(deleted: Result<()>) -> Result<()> {
     }
 }
 
-/// Reads the commits from `tip` to the root from the store itself: a cache may hold files from before an earlier expiration.
+/// Reads the commits from `tip` to the root from the store itself: a cache may hold files from
+/// before an earlier expiration.
 async fn history_v1(storage: &Arc<dyn Storage>, tip: ObjectId) -> Result<Vec<SnapshotInfo>> {
     let mut seen = HashSet::new();
     let mut history = Vec::new();
@@ -192,8 +197,8 @@ async fn read_v1(
     Ok((found.value, found.version))
 }
 
-/// Makes the root the parent of the oldest commit of `history` (newest first) that is not too old. The newest commit always stays,
-/// because a ref points to it.
+/// Makes the root the parent of the oldest commit of `history` (newest first) that is not too old.
+/// The newest commit always stays, because a ref points to it.
 async fn expire_history(
     storage: &Arc<dyn Storage>,
     history: &[SnapshotInfo],

@@ -54,7 +54,8 @@ impl FeatureFlag {
         on.or_else(|| is_in(&state.disabled_feature_flags).then_some(false))
     }
 
-    /// Fails with [`ErrorKind::NotPermitted`] if the repository has switched the flag off; `action` is what it allows.
+    /// Fails with [`ErrorKind::NotPermitted`] if the repository has switched the flag off; `action`
+    /// is what it allows.
     pub fn check(self, state: &RepoState, action: &str) -> Result<()> {
         if self.is_on(state) {
             return Ok(());

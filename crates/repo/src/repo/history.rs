@@ -1,6 +1,7 @@
 //! History of a snapshot: walks over its ancestors.
 //!
-//! A history may have any length, and each commit a text of any length. A walk holds one commit at a time; lists of commits are counted.
+//! A history may have any length, and each commit a text of any length. A walk holds one commit at
+//! a time; lists of commits are counted.
 
 use std::collections::HashSet;
 
@@ -11,16 +12,19 @@ use icechunkfs_base::memory::{Meter, Metered};
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 
-/// Commits that are read to find out if a ref leads to a snapshot where each is a request, as in version 1.
+/// Commits that are read to find out if a ref leads to a snapshot where each is a request, as in
+/// version 1.
 const FEW_COMMITS: usize = 1000;
 /// Name of lists of commits in errors.
 const HISTORY: &str = "the history";
 
 impl Repository {
-    /// Returns `tip` and its ancestors back to a root, newest first; at most `limit` of them. Where the text of a commit is in a file of its
-    /// own, as in version 1, it is copied: [`Self::walk`] and [`Self::ancestors`] take less memory.
+    /// Returns `tip` and its ancestors back to a root, newest first; at most `limit` of them. Where
+    /// the text of a commit is in a file of its own, as in version 1, it is copied: [`Self::walk`]
+    /// and [`Self::ancestors`] take less memory.
     ///
-    /// Fails with [`ErrorKind::Corrupt`] if the parents form a cycle, which a damaged repository can have.
+    /// Fails with [`ErrorKind::Corrupt`] if the parents form a cycle, which a damaged repository
+    /// can have.
     pub async fn history(&self, tip: ObjectId, limit: usize) -> Result<Metered<Vec<SnapshotInfo>>> {
         self.collect(tip, limit, |commit| commit).await
     }
@@ -86,7 +90,8 @@ impl Repository {
         tips: impl IntoIterator<Item = ObjectId>,
         mut visit: impl FnMut(SnapshotInfo) -> Result<bool>,
     ) -> Result<()> {
-        let (mut seen, mut meter) = (HashSet::new(), self.meter_of_history());
+        let mut seen = HashSet::new();
+        let mut meter = self.meter_of_history();
         let mut goes_on = true;
         for tip in tips {
             if !goes_on || seen.contains(&tip) {
@@ -105,10 +110,11 @@ impl Repository {
         Ok(())
     }
 
-    /// Returns the commits after `base` up to `tip`, oldest first; none if `base` is not among `tip` and its ancestors.
+    /// Returns the commits after `base` up to `tip`, oldest first; none if `base` is not among
+    /// `tip` and its ancestors.
     ///
-    /// A base removed by expiration counts as an ancestor of the commit that now holds its transaction log; that commit is returned with
-    /// only those logs that follow the log of `base`.
+    /// A base removed by expiration counts as an ancestor of the commit that now holds its
+    /// transaction log; that commit is returned with only those logs that follow the log of `base`.
     pub async fn since(&self, tip: ObjectId, base: ObjectId) -> Result<Option<Metered<Vec<SnapshotInfo>>>> {
         let mut meter = self.meter_of_history();
         let mut commits = Vec::new();
@@ -146,8 +152,9 @@ impl Repository {
         Ok(found)
     }
 
-    /// Returns true if collections of garbage are known to keep what snapshot `id` needs. One that this repository has recorded keeps what listed
-    /// commits need, however long it goes on removing, and a later one is noticed by the mark ([`Self::log_position`]). Version 1 records
+    /// Returns true if collections of garbage are known to keep what snapshot `id` needs. One that
+    /// this repository has recorded keeps what listed commits need, however long it goes on
+    /// removing, and a later one is noticed by the mark ([`Self::log_position`]). Version 1 records
     /// none: there they keep what refs lead to.
     pub async fn keeps(&self, id: ObjectId) -> Result<bool> {
         match &self.generation {
@@ -156,8 +163,9 @@ impl Repository {
         }
     }
 
-    /// Returns true if a branch or tag is known to lead to snapshot `id`, so that no collection of garbage has removed anything that it needs.
-    /// In version 1, where each commit is a request, only the newest commits of each ref are examined.
+    /// Returns true if a branch or tag is known to lead to snapshot `id`, so that no collection of
+    /// garbage has removed anything that it needs. In version 1, where each commit is a request,
+    /// only the newest commits of each ref are examined.
     pub async fn is_on_a_ref(&self, id: ObjectId) -> Result<bool> {
         let refs = self.refs().await?;
         let tips: Vec<ObjectId> = refs.branches.into_values().chain(refs.tags.into_values()).collect();
@@ -183,14 +191,16 @@ impl Repository {
         Ok(false)
     }
 
-    /// Counts the commits reachable from `tip` and from none of `others`. None before version 2, where counting would cost a request for
-    /// each commit of the repository.
+    /// Counts the commits reachable from `tip` and from none of `others`. None before version 2,
+    /// where counting would cost a request for each commit of the repository.
     pub fn commits_beyond(&self, tip: ObjectId, others: impl IntoIterator<Item = ObjectId>) -> Result<Option<usize>> {
         let Generation::V2(info) = &self.generation else { return Ok(None) };
         let mut seen = vec![false; info.snapshot_count()];
-        // Each commit is passed once, whatever the number of refs, and a cycle of damaged parents ends.
+        // Each commit is passed once, whatever the number of refs, and a cycle of damaged parents
+        // ends.
         let mut pass = |from: ObjectId| -> Result<usize> {
-            let (mut next, mut count) = (info.position(from), 0);
+            let mut next = info.position(from);
+            let mut count = 0;
             while let Some(position) = next {
                 match seen.get_mut(position) {
                     Some(seen) if !*seen => *seen = true,
@@ -207,7 +217,8 @@ impl Repository {
         pass(tip).map(Some)
     }
 
-    /// Returns the newest of `tip` and its ancestors that is not after `time` (microseconds since 1970-01-01 UTC).
+    /// Returns the newest of `tip` and its ancestors that is not after `time` (microseconds since
+    /// 1970-01-01 UTC).
     pub(super) async fn newest_not_after(&self, tip: ObjectId, time: u64) -> Result<Option<ObjectId>> {
         let mut found = None;
         self.walk(tip, |commit| {
@@ -220,7 +231,8 @@ impl Repository {
         Ok(found)
     }
 
-    /// Calls `visit` for `tip` and its ancestors in order until `visit` returns false. No commit is kept.
+    /// Calls `visit` for `tip` and its ancestors in order until `visit` returns false. No commit is
+    /// kept.
     pub async fn walk(&self, tip: ObjectId, mut visit: impl FnMut(SnapshotInfo) -> bool) -> Result<()> {
         self.try_walk(tip, |commit| Ok(visit(commit))).await
     }
@@ -269,8 +281,9 @@ impl Repository {
         Ok(())
     }
 
-    /// Reads the description of a commit from its snapshot file, where version 1 keeps it; from the store itself, because an expiration
-    /// writes the file again with another parent. Offline, from the cache.
+    /// Reads the description of a commit from its snapshot file, where version 1 keeps it; from the
+    /// store itself, because an expiration writes the file again with another parent. Offline, from
+    /// the cache.
     pub(super) async fn read_commit(&self, id: ObjectId) -> Result<SnapshotInfo> {
         let snapshot = match self.snapshot_in(id, super::MAX_SNAPSHOT, true).await {
             Err(error) if error.kind() == ErrorKind::Offline => self.snapshot(id, super::MAX_SNAPSHOT).await?,

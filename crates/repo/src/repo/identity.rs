@@ -1,8 +1,10 @@
-//! Identity of a repository, independent of its location: the id and the time of its first snapshot.
+//! Identity of a repository, independent of its location: the id and the time of its first
+//! snapshot.
 //!
-//! The first snapshot is never amended, never expires, and stays in the history of `main`. Its id alone identifies little, because most
-//! repositories share it; its time, in microseconds, is that of the repository's creation. By this measure a copy of a repository is the
-//! same repository, and has the same snapshots up to the moment of copying.
+//! The first snapshot is never amended, never expires, and stays in the history of `main`. Its id
+//! alone identifies little, because most repositories share it; its time, in microseconds, is that
+//! of the repository's creation. By this measure a copy of a repository is the same repository, and
+//! has the same snapshots up to the moment of copying.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,8 +47,9 @@ impl FromStr for Identity {
 }
 
 impl Repository {
-    /// Returns the identity of the repository. None if that would require reading a whole history: for alphas, and for version 1 without
-    /// a snapshot of the usual first id, as releases before 0.2.17 created it.
+    /// Returns the identity of the repository. None if that would require reading a whole history:
+    /// for alphas, and for version 1 without a snapshot of the usual first id, as releases before
+    /// 0.2.17 created it.
     pub async fn identity(&self) -> Result<Option<Identity>> {
         let first = match &self.generation {
             Generation::Alpha(_) => return Ok(None),

@@ -1,8 +1,10 @@
-//! Refs to commits that are stored and not yet listed: of another repository, or made here one after another.
+//! Refs to commits that are stored and not yet listed: of another repository, or made here one
+//! after another.
 //!
-//! The objects of these commits are stored before. One update inserts their records and moves all refs that are where they were, if no
-//! garbage was collected since the first object was stored. One update for all: each writes the whole of `repo`, and a log that is cut
-//! within a series of updates could not tell any more that no garbage was collected.
+//! The objects of these commits are stored before. One update inserts their records and moves all
+//! refs that are where they were, if no garbage was collected since the first object was stored.
+//! One update for all: each writes the whole of `repo`, and a log that is cut within a series of
+//! updates could not tell any more that no garbage was collected.
 
 use std::sync::Arc;
 
@@ -20,7 +22,8 @@ use icechunkfs_format::format::repo_state::{Operation, RepoState, SnapshotRecord
 /// Commits whose objects are stored.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredCommits<'a> {
-    /// Records of the commits that lead to the new targets, parents first, of which some may be here; empty in version 1.
+    /// Records of the commits that lead to the new targets, parents first, of which some may be
+    /// here; empty in version 1.
     pub records: &'a [(ObjectId, SnapshotRecord)],
     /// Position of the log before the first object was stored; none in version 1.
     pub stored_since: Option<LogPosition>,
@@ -44,12 +47,14 @@ pub struct RefImport<'a> {
 }
 
 impl Repository {
-    /// Points refs to commits whose objects are stored, and returns an outcome for each: one that has changed does not keep the others from
-    /// moving. If the call fails, none has moved in version 2.
+    /// Points refs to commits whose objects are stored, and returns an outcome for each: one that
+    /// has changed does not keep the others from moving. If the call fails, none has moved in
+    /// version 2.
     ///
-    /// Errors of a ref: [`ErrorKind::Stale`] if it is not at `expected` any more, [`ErrorKind::NotFound`] if it was deleted,
-    /// [`ErrorKind::AlreadyExists`] for a name that is taken or of a deleted tag, [`ErrorKind::NotPermitted`] if the repository forbids it. The call
-    /// fails with [`ErrorKind::Busy`] if garbage was collected, so that objects may be gone.
+    /// Errors of a ref: [`ErrorKind::Stale`] if it is not at `expected` any more,
+    /// [`ErrorKind::NotFound`] if it was deleted, [`ErrorKind::AlreadyExists`] for a name that is
+    /// taken or of a deleted tag, [`ErrorKind::NotPermitted`] if the repository forbids it. The
+    /// call fails with [`ErrorKind::Busy`] if garbage was collected, so that objects may be gone.
     pub async fn import_refs(
         &self,
         imports: &[RefImport<'_>],
@@ -109,7 +114,8 @@ impl Repository {
         v1::replace_branch(&*self.storage, name, from, Some(target)).await
     }
 
-    /// Returns true if the refs that the last attempt moved are where it moved them: then it was written, though its answer was lost.
+    /// Returns true if the refs that the last attempt moved are where it moved them: then it was
+    /// written, though its answer was lost.
     async fn are_moved(&self, imports: &[RefImport<'_>], outcomes: &[Result<()>]) -> Result<bool> {
         let Refs { branches, tags, .. } = Repository::open(Arc::clone(&self.storage)).await?.refs().await?;
         let is_there = |import: &RefImport<'_>| {

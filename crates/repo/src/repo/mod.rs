@@ -1,9 +1,10 @@
 //! Repositories of any generation: their refs, the snapshot that a ref points to, and history.
 //!
-//! Version 2 keeps all of this in the one object `repo`. Version 1 ([`v1`]) has a small file per ref and a parent id in each snapshot
-//! file. Releases before 0.2 ([`alpha`]) had numbered ref files and other file formats. The floors above see no difference. Opening a
-//! repository and resolving a ref costs one request in version 2, and one failed request more in version 1; alphas are recognized by a
-//! listing of the refs folder.
+//! Version 2 keeps all of this in the one object `repo`. Version 1 ([`v1`]) has a small file per
+//! ref and a parent id in each snapshot file. Releases before 0.2 ([`alpha`]) had numbered ref
+//! files and other file formats. The floors above see no difference. Opening a repository and
+//! resolving a ref costs one request in version 2, and one failed request more in version 1; alphas
+//! are recognized by a listing of the refs folder.
 
 mod allowed;
 mod alpha;
@@ -57,7 +58,8 @@ use icechunkfs_format::format::repo_state::RepoState;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_store::storage::{Storage, Version, decoded};
 
-/// Maximum size of the stored `repo` object, in bytes. The object is compressed, and its own limit of a million tables is far below.
+/// Maximum size of the stored `repo` object, in bytes. The object is compressed, and its own limit
+/// of a million tables is far below.
 const MAX_REPO_FILE: u64 = 1 << 30;
 /// Maximum size of a snapshot, stored and decoded, in bytes: the format's own limit.
 pub const MAX_SNAPSHOT: u64 = MAX_FILE;
@@ -72,7 +74,8 @@ pub struct Repository {
     allowed: Arc<AllowedVirtuals>,
 }
 
-/// Files that the opening of a repository read. A commit begins with them instead of reading them again.
+/// Files that the opening of a repository read. A commit begins with them instead of reading them
+/// again.
 #[derive(Debug, Default)]
 enum Read {
     #[default]
@@ -97,7 +100,8 @@ enum Order {
 #[derive(Debug)]
 enum Generation {
     Alpha(Layout),
-    /// Holds the target of `main`, which is read on opening, because a version 1 repository is recognized by it.
+    /// Holds the target of `main`, which is read on opening, because a version 1 repository is
+    /// recognized by it.
     V1(Option<ObjectId>),
     V2(Arc<RepoInfo>),
 }
@@ -116,14 +120,15 @@ impl Generation {
 impl Repository {
     /// Opens the repository of any generation at `storage`.
     ///
-    /// Fails with [`ErrorKind::NotARepository`] if there is none, and with [`ErrorKind::Unsupported`] for a generation that this program
-    /// does not read.
+    /// Fails with [`ErrorKind::NotARepository`] if there is none, and with
+    /// [`ErrorKind::Unsupported`] for a generation that this program does not read.
     pub async fn open(storage: Arc<dyn Storage>) -> Result<Self> {
         Self::open_in(storage, Order::InTurn).await
     }
 
-    /// Opens a repository for the first time, otherwise like [`Repository::open`]: one of version 1 takes a round trip less, and one of
-    /// version 2 a request more. That is saved if a disk cache has seen `repo`.
+    /// Opens a repository for the first time, otherwise like [`Repository::open`]: one of version 1
+    /// takes a round trip less, and one of version 2 a request more. That is saved if a disk cache
+    /// has seen `repo`.
     pub async fn open_unknown(storage: Arc<dyn Storage>) -> Result<Self> {
         let seen = match storage.capabilities().disk_cache.clone() {
             Some(cache) => cache.run_blocking(|cache| cache.document("repo", MAX_REPO_FILE)?.bytes).await.is_some(),
@@ -208,8 +213,9 @@ impl Repository {
         Repository { read: Read::Repo(bytes, version), ..Repository::new(storage, Generation::V2(info)) }
     }
 
-    /// Opens a repository that was of version 1 when it was last seen, with its configuration and the tip of `branch`, in one round trip.
-    /// Opens it as any other if it has changed, or if the branch does not exist.
+    /// Opens a repository that was of version 1 when it was last seen, with its configuration and
+    /// the tip of `branch`, in one round trip. Opens it as any other if it has changed, or if the
+    /// branch does not exist.
     pub(crate) async fn open_at_branch(storage: Arc<dyn Storage>, branch: &str) -> Result<Self> {
         let repo = storage.get("repo", MAX_REPO_FILE);
         let (repo, branch, config) = tokio::join!(repo, v1::read_branch(&*storage, branch), v1::config(&*storage));
@@ -241,7 +247,8 @@ impl Repository {
         }
     }
 
-    /// Returns the repository in the state that this program has just written to `storage` as `repo`.
+    /// Returns the repository in the state that this program has just written to `storage` as
+    /// `repo`.
     pub(crate) fn of_written(storage: Arc<dyn Storage>, repo: RepoInfo) -> Self {
         Repository::new(storage, Generation::V2(Arc::new(repo)))
     }
@@ -261,7 +268,8 @@ impl Repository {
         &self.storage
     }
 
-    /// Returns the format version of the repository; its files may individually be older. An alpha counts as version 1.
+    /// Returns the format version of the repository; its files may individually be older. An alpha
+    /// counts as version 1.
     pub fn version(&self) -> SpecVersion {
         match self.generation {
             Generation::Alpha(_) | Generation::V1(_) => SpecVersion::V1,
@@ -269,7 +277,8 @@ impl Repository {
         }
     }
 
-    /// Returns true if a release before 0.2 wrote the repository. An alpha can be read and migrated elsewhere, but not written.
+    /// Returns true if a release before 0.2 wrote the repository. An alpha can be read and migrated
+    /// elsewhere, but not written.
     pub fn is_alpha(&self) -> bool {
         matches!(self.generation, Generation::Alpha(_))
     }
@@ -299,11 +308,14 @@ impl Repository {
         }
     }
 
-    /// Checks that the store supports the conditional requests that commits to `branch` rely on, and that this user may write there.
+    /// Checks that the store supports the conditional requests that commits to `branch` rely on,
+    /// and that this user may write there.
     ///
-    /// Fails with [`ErrorKind::Unsupported`] if the store ignores conditions, with [`ErrorKind::PermissionDenied`] if it takes no writes.
+    /// Fails with [`ErrorKind::Unsupported`] if the store ignores conditions, with
+    /// [`ErrorKind::PermissionDenied`] if it takes no writes.
     pub async fn check_store(&self, branch: &str) -> Result<()> {
-        // The first commit's log is small and never changes. Where it is missing (expired history, version 1), the tip's snapshot serves.
+        // The first commit's log is small and never changes. Where it is missing (expired history,
+        // version 1), the tip's snapshot serves.
         let log = format!("transactions/{}", ObjectId::INITIAL);
         let mut checked = self.storage.check_conditions(&log, MAX_SNAPSHOT).await;
         if checked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
@@ -342,7 +354,8 @@ impl Repository {
         }
     }
 
-    /// Returns the point that the operations log has reached, to detect later collections of garbage; none before version 2.
+    /// Returns the point that the operations log has reached, to detect later collections of
+    /// garbage; none before version 2.
     pub fn log_position(&self) -> Option<LogPosition> {
         match &self.generation {
             Generation::Alpha(_) | Generation::V1(_) => None,
@@ -350,8 +363,8 @@ impl Repository {
         }
     }
 
-    /// Returns true if garbage may have been collected at or after `time` (microseconds since 1970-01-01 UTC). Always false before
-    /// version 2, which records no collections.
+    /// Returns true if garbage may have been collected at or after `time` (microseconds since
+    /// 1970-01-01 UTC). Always false before version 2, which records no collections.
     pub fn may_have_been_collected_since(&self, time: u64) -> bool {
         match &self.generation {
             Generation::Alpha(_) | Generation::V1(_) => false,
@@ -374,10 +387,11 @@ impl Repository {
         }
     }
 
-    /// Reads snapshot `id`, using at most `limit` bytes of memory ([`MAX_SNAPSHOT`] allows the format's maximum).
+    /// Reads snapshot `id`, using at most `limit` bytes of memory ([`MAX_SNAPSHOT`] allows the
+    /// format's maximum).
     pub async fn snapshot(&self, id: ObjectId, limit: u64) -> Result<Snapshot> {
-        // Every repository has the same id for its first snapshot: where a repository is created anew, that key gets another file. Other
-        // snapshots count as immutable.
+        // Every repository has the same id for its first snapshot: where a repository is created
+        // anew, that key gets another file. Other snapshots count as immutable.
         self.snapshot_in(id, limit, id == ObjectId::INITIAL).await
     }
 
@@ -400,9 +414,10 @@ impl Repository {
             return translated.map_err(|e| Error::with_source(ErrorKind::Io, key.clone(), e))?.context(|| key);
         }
         let decode = move |file: &[u8]| Snapshot::decode(file, limit);
-        let decoded = match is_latest {
-            true => decoded::changing(&*self.storage, &key, limit, decode).await,
-            false => decoded::fixed(&*self.storage, &key, limit, decode).await,
+        let decoded = if is_latest {
+            decoded::changing(&*self.storage, &key, limit, decode).await
+        } else {
+            decoded::fixed(&*self.storage, &key, limit, decode).await
         };
         let snapshot = decoded.map_err(missing)?.value;
         if snapshot.id() != id {
@@ -420,7 +435,8 @@ fn check_storage_writable(storage: &dyn Storage) -> Result<()> {
     }
 }
 
-/// Returns the error for a place that has no repository, as far as its server lists what it has: many web servers do not.
+/// Returns the error for a place that has no repository, as far as its server lists what it has:
+/// many web servers do not.
 fn no_repository(storage: &dyn Storage) -> Error {
     let message =
         format!("{} holds no Icechunk repository: there is neither `repo` nor `refs` in it", storage.location());

@@ -14,7 +14,8 @@ use super::MAX_SNAPSHOT;
 /// Part of a chunk object: id, offset and length in bytes.
 pub type Part = (ObjectId, u64, u64);
 
-/// Returns the manifests that `file`, snapshot `id`, needs: those that it lists and, in case the list is wrong, those that its arrays name.
+/// Returns the manifests that `file`, snapshot `id`, needs: those that it lists and, in case the
+/// list is wrong, those that its arrays name.
 ///
 /// Fails with [`ErrorKind::Unsupported`] for a node of unknown kind, whose needs are not known.
 pub fn manifests_in(id: ObjectId, file: &[u8]) -> Result<HashSet<ObjectId>> {
@@ -42,7 +43,8 @@ pub fn manifests_of(id: ObjectId, snapshot: &Snapshot) -> Result<HashSet<ObjectI
     Ok(all)
 }
 
-/// Returns the parts of chunk objects that `file`, manifest `id`, refers to, each once and in order.
+/// Returns the parts of chunk objects that `file`, manifest `id`, refers to, each once and in
+/// order.
 pub fn chunks_in(id: ObjectId, file: &[u8]) -> Result<Vec<Part>> {
     let manifest = Manifest::decode_with_id(id, file, MAX_FILE)?;
     let mut all = Vec::new();

@@ -1,7 +1,8 @@
 //! Operations log of a repository, across the files that hold it (format notes 1.6).
 //!
-//! `repo` holds the newest operations. When it is full, it names the copy of itself, below `overwritten/`, that holds the operations
-//! before, and that copy names another. Version 1 keeps no such log.
+//! `repo` holds the newest operations. When it is full, it names the copy of itself, below
+//! `overwritten/`, that holds the operations before, and that copy names another. Version 1 keeps
+//! no such log.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,8 +33,8 @@ pub struct Operations {
 }
 
 impl Repository {
-    /// Returns the operations log as of the repository's opening. Fails with [`ErrorKind::Unsupported`] where there is none: before
-    /// version 2.
+    /// Returns the operations log as of the repository's opening. Fails with
+    /// [`ErrorKind::Unsupported`] where there is none: before version 2.
     pub fn operations(&self) -> Result<Operations> {
         let Generation::V2(info) = &self.generation else {
             return Err(Error::new(
@@ -56,8 +57,9 @@ impl Repository {
         })
     }
 
-    /// Returns the commits that were amended since the time `since`, each with the commit before, newest first; none before version 2, which has no amended
-    /// commits. `meter` counts them. The log does not tell of what happened in other repositories.
+    /// Returns the commits that were amended since the time `since`, each with the commit before,
+    /// newest first; none before version 2, which has no amended commits. `meter` counts them. The
+    /// log does not tell of what happened in other repositories.
     pub async fn amended_since(&self, since: u64, meter: &mut Meter) -> Result<Vec<(ObjectId, ObjectId)>> {
         if self.version() != SpecVersion::V2 {
             return Ok(Vec::new());
@@ -103,7 +105,8 @@ impl Operations {
         self.storage.location()
     }
 
-    /// Returns the key of the file in which the log should continue but which has been removed; the operations before it are unknown.
+    /// Returns the key of the file in which the log should continue but which has been removed; the
+    /// operations before it are unknown.
     pub fn missing(&self) -> Option<&str> {
         self.missing.as_deref()
     }
@@ -124,7 +127,8 @@ impl Operations {
     }
 }
 
-/// Reads the copy of `repo` in which the log continues; none if it has been removed. Adds its name to `seen`, so that a damaged chain ends.
+/// Reads the copy of `repo` in which the log continues; none if it has been removed. Adds its name
+/// to `seen`, so that a damaged chain ends.
 pub(super) async fn read_copy(
     storage: &dyn Storage,
     name: &str,

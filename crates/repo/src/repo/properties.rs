@@ -1,6 +1,8 @@
-//! Properties of a repository as a whole: its status, its metadata and its feature flags (format notes 1.4). Version 1 has none.
+//! Properties of a repository as a whole: its status, its metadata and its feature flags (format
+//! notes 1.4). Version 1 has none.
 //!
-//! A change applies to the state at the moment of writing, so that concurrent changes of different properties all take effect.
+//! A change applies to the state at the moment of writing, so that concurrent changes of different
+//! properties all take effect.
 
 use std::sync::Arc;
 
@@ -17,7 +19,8 @@ use icechunkfs_format::format::envelope::SpecVersion;
 use icechunkfs_format::format::repo_info::RepoInfo;
 use icechunkfs_format::format::repo_state::{Operation, RawItem, RepoState, Status};
 
-/// Longest reason of a status, and longest name of a metadata item, in bytes: `repo` is read with every change.
+/// Longest reason of a status, and longest name of a metadata item, in bytes: `repo` is read with
+/// every change.
 const MAX_TEXT: usize = 4096;
 /// Most bytes of memory that the metadata of a described repository takes.
 const MAX_DESCRIBED: u64 = 1 << 20;
@@ -28,20 +31,22 @@ impl Repository {
         Ok(self.properties()?.status())
     }
 
-    /// Returns the metadata of the repository. Fails with [`ErrorKind::Unsupported`] before version 2.
+    /// Returns the metadata of the repository. Fails with [`ErrorKind::Unsupported`] before version
+    /// 2.
     pub fn metadata(&self) -> Result<Metered<Map<String, Value>>> {
         self.properties()?.metadata()
     }
 
-    /// Returns for each feature flag whether it is on, and whether the repository sets it. Fails with [`ErrorKind::Unsupported`] before
-    /// version 2.
+    /// Returns for each feature flag whether it is on, and whether the repository sets it. Fails
+    /// with [`ErrorKind::Unsupported`] before version 2.
     pub fn feature_flags(&self) -> Result<Vec<(FeatureFlag, bool, bool)>> {
         let state = RepoState::from_info(self.properties()?)?;
         Ok(FeatureFlag::ALL.into_iter().map(|flag| (flag, flag.is_on(&state), flag.set_to(&state).is_some())).collect())
     }
 
-    /// Describes all properties as JSON: `{"status", "reason", "metadata", "flags"}`, where `flags` has those that are set, with true for on, and
-    /// `metadata` is null if it is very long. None before version 2, and if they cannot be read.
+    /// Describes all properties as JSON: `{"status", "reason", "metadata", "flags"}`, where `flags`
+    /// has those that are set, with true for on, and `metadata` is null if it is very long. None
+    /// before version 2, and if they cannot be read.
     pub fn described_properties(&self) -> Option<Value> {
         let info = self.properties().ok()?;
         // A mount keeps what this returns.
@@ -62,9 +67,11 @@ impl Repository {
         }))
     }
 
-    /// Lets the repository take writes, or none. Returns false if it does so already, for the same reason.
+    /// Lets the repository take writes, or none. Returns false if it does so already, for the same
+    /// reason.
     ///
-    /// Only this is possible while it is read-only. Programs that are at work notice it with their next change.
+    /// Only this is possible while it is read-only. Programs that are at work notice it with their
+    /// next change.
     pub async fn set_status(&self, clock: Clock, is_read_only: bool, reason: Option<&str>) -> Result<bool> {
         let availability = u8::from(is_read_only);
         check_text("the reason", reason.unwrap_or_default())?;
@@ -78,7 +85,8 @@ impl Repository {
         self.change_property(clock, true, change).await
     }
 
-    /// Sets the metadata items in `changes`, and removes those without a value. Returns false if nothing changes.
+    /// Sets the metadata items in `changes`, and removes those without a value. Returns false if
+    /// nothing changes.
     pub async fn change_metadata(&self, clock: Clock, changes: &[(String, Option<Value>)]) -> Result<bool> {
         let mut items = Vec::with_capacity(changes.len());
         for (name, value) in changes {
@@ -103,7 +111,8 @@ impl Repository {
         self.change_property(clock, false, change).await
     }
 
-    /// Switches a feature flag on or off, or lets its default apply again. Returns false if nothing changes.
+    /// Switches a feature flag on or off, or lets its default apply again. Returns false if nothing
+    /// changes.
     pub async fn set_feature_flag(&self, clock: Clock, flag: FeatureFlag, to: Option<bool>) -> Result<bool> {
         let change = |state: &mut RepoState| {
             if flag.set_to(state) == to {
@@ -121,7 +130,8 @@ impl Repository {
                     ids.sort_unstable();
                 }
             }
-            let (new_value, is_set) = (to.unwrap_or_default(), to.is_some());
+            let new_value = to.unwrap_or_default();
+            let is_set = to.is_some();
             Ok(Some(Operation::FeatureFlagChanged { id, new_value, is_set }))
         };
         self.change_property(clock, false, change).await

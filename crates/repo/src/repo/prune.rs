@@ -1,7 +1,9 @@
-//! Removal of commits from a history: later commits get another parent and keep the transaction logs of the removed ones.
+//! Removal of commits from a history: later commits get another parent and keep the transaction
+//! logs of the removed ones.
 //!
-//! Expiration and garbage collection both remove commits. A kept log records the changes between a commit and its new parent: without it,
-//! a mount whose base was removed could not be rebased, and differences would be incomplete.
+//! Expiration and garbage collection both remove commits. A kept log records the changes between a
+//! commit and its new parent: without it, a mount whose base was removed could not be rebased, and
+//! differences would be incomplete.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -13,8 +15,9 @@ use icechunkfs_format::format::repo_state::SnapshotRecord;
 /// All commits that `repo` lists.
 pub(super) type Records = BTreeMap<ObjectId, SnapshotRecord>;
 
-/// Removes `gone` from `records`. A commit that stays and whose parent goes gets as its parent the nearest ancestor that `stays`, or else
-/// `fallback`, and keeps the logs of the ancestors before that one. Returns these commits.
+/// Removes `gone` from `records`. A commit that stays and whose parent goes gets as its parent the
+/// nearest ancestor that `stays`, or else `fallback`, and keeps the logs of the ancestors before
+/// that one. Returns these commits.
 pub(super) fn remove(
     records: &mut Records,
     gone: &BTreeSet<ObjectId>,
@@ -38,7 +41,8 @@ pub(super) fn remove(
     Ok(edited.into_keys().collect())
 }
 
-/// Returns the ancestors of `id`, nearest first. Fails on a cycle, or on a parent that is not listed.
+/// Returns the ancestors of `id`, nearest first. Fails on a cycle, or on a parent that is not
+/// listed.
 fn ancestors(records: &Records, id: ObjectId) -> Result<Vec<ObjectId>> {
     let mut seen = HashSet::from([id]);
     let mut found = Vec::new();
@@ -56,8 +60,9 @@ fn ancestors(records: &Records, id: ObjectId) -> Result<Vec<ObjectId>> {
     Ok(found)
 }
 
-/// Returns the new parent and logs of `id` after the ancestors before the nearest one that `stays` are removed. The parent is that
-/// ancestor, or none. The logs are oldest first and include those of ancestors that were removed earlier.
+/// Returns the new parent and logs of `id` after the ancestors before the nearest one that `stays`
+/// are removed. The parent is that ancestor, or none. The logs are oldest first and include those
+/// of ancestors that were removed earlier.
 fn reparented(
     records: &Records,
     id: ObjectId,

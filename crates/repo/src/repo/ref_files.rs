@@ -1,7 +1,8 @@
 //! Refs before version 2: small files, whose names changed with the releases.
 //!
-//! In an alpha, a branch is a folder of numbered files, each of which points to a snapshot; the newest sorts first, because its number
-//! counts down. A second file beside a tag's marks it as deleted, from 0.1.0 on.
+//! In an alpha, a branch is a folder of numbered files, each of which points to a snapshot; the
+//! newest sorts first, because its number counts down. A second file beside a tag's marks it as
+//! deleted, from 0.1.0 on.
 //!
 //! | layout | branch | tag |
 //! |---|---|---|
@@ -10,8 +11,8 @@
 //! | to 0.1.3 | `refs/branch.NAME/ZZZZZZZZ.json` | `refs/tag.NAME/ref.json` |
 //! | version 1 | `refs/branch.NAME/ref.json` | `refs/tag.NAME/ref.json` |
 //!
-//! Names in keys are percent-encoded as `object_store` encodes them on a local disk. Users see and enter the decoded names. The format
-//! forbids `/` in them.
+//! Names in keys are percent-encoded as `object_store` encodes them on a local disk. Users see and
+//! enter the decoded names. The format forbids `/` in them.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -31,7 +32,8 @@ use icechunkfs_store::storage::Storage;
 
 /// Maximum size of a ref's file, which holds one id, in bytes.
 pub(super) const MAX_REF_FILE: u64 = 1 << 16;
-/// Files of refs that are read or written at a time. There is a file for each, and each takes a round trip to the store.
+/// Files of refs that are read or written at a time. There is a file for each, and each takes a
+/// round trip to the store.
 pub(super) const REFS_AT_ONCE: usize = 32;
 /// Length of the number in the name of a branch's file in an alpha.
 const SEQUENCE_LENGTH: usize = 8;
@@ -87,13 +89,15 @@ impl Layout {
         name.filter(|name| !name.is_empty())
     }
 
-    /// Returns the kind and the decoded name of the ref whose target the file `key` holds; none if it is no such file.
+    /// Returns the kind and the decoded name of the ref whose target the file `key` holds; none if
+    /// it is no such file.
     pub(super) fn name_of(self, key: &str) -> Option<(RefKind, String)> {
         let branch = self.branch_of(key).map(|name| (RefKind::Branch, decode_name(name)));
         branch.or_else(|| self.tag_of(key).map(|name| (RefKind::Tag, decode_name(name))))
     }
 
-    // The whole component is encoded, as in the reference implementation, so that a name of only dots is no special case.
+    // The whole component is encoded, as in the reference implementation, so that a name of only
+    // dots is no special case.
     fn component(self, prefix: &str, name: &str) -> String {
         format!("{}{}", self.folder(), PathPart::from(format!("{prefix}{name}")).as_ref())
     }
@@ -105,8 +109,8 @@ impl Layout {
         }
     }
 
-    /// Returns the key of the file that holds the target of branch `name`: in an alpha the newest one, to which each commit adds one. None
-    /// if there is no such branch.
+    /// Returns the key of the file that holds the target of branch `name`: in an alpha the newest
+    /// one, to which each commit adds one. None if there is no such branch.
     pub(super) async fn branch_file(self, storage: &dyn Storage, name: &str) -> Result<Option<String>> {
         if !can_be_name(name) {
             return Ok(None);
@@ -131,7 +135,8 @@ impl Layout {
         }
     }
 
-    /// Returns the target of tag `name`; none if it is deleted. The file of a deleted tag stays, so that its name cannot be used again.
+    /// Returns the target of tag `name`; none if it is deleted. The file of a deleted tag stays, so
+    /// that its name cannot be used again.
     pub(super) async fn tag(self, storage: &dyn Storage, name: &str) -> Result<Option<ObjectId>> {
         if !can_be_name(name) {
             return Ok(None);
@@ -167,8 +172,8 @@ impl Layout {
         Ok(refs)
     }
 
-    /// Returns the decoded names and the targets of the refs `files`, which are pairs of an encoded name and a key. A ref without a file is
-    /// left out: it was deleted since it was listed.
+    /// Returns the decoded names and the targets of the refs `files`, which are pairs of an encoded
+    /// name and a key. A ref without a file is left out: it was deleted since it was listed.
     async fn read_all<'a>(
         self,
         storage: &dyn Storage,

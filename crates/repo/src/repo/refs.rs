@@ -15,7 +15,8 @@ use icechunkfs_format::format::ids::ObjectId;
 pub const DEFAULT_BRANCH: &str = "main";
 /// Number of similar names that an error proposes at most.
 const MAX_SUGGESTIONS: usize = 3;
-/// Similarity from which on a name is proposed: 0 for nothing in common, 1 for equality (Jaro-Winkler).
+/// Similarity from which on a name is proposed: 0 for nothing in common, 1 for equality
+/// (Jaro-Winkler).
 const MIN_SIMILARITY: f64 = 0.75;
 
 /// Bytes that a ref takes besides its name.
@@ -79,12 +80,14 @@ pub(super) enum Damaged {
 }
 
 impl Damaged {
-    /// Returns the target that was read from the file of a ref; none if there is no file, or if it is damaged and left out.
+    /// Returns the target that was read from the file of a ref; none if there is no file, or if it
+    /// is damaged and left out.
     pub(super) fn treat_file<T>(self, target: Result<Option<T>>) -> Result<Option<T>> {
         self.treat(target, "put the file back from a copy, or remove it to give up that branch or tag")
     }
 
-    /// Returns the target of a ref; none if it is damaged and left out. The error for a refused one ends with `remedy`.
+    /// Returns the target of a ref; none if it is damaged and left out. The error for a refused one
+    /// ends with `remedy`.
     fn treat<T>(self, target: Result<Option<T>>, remedy: &str) -> Result<Option<T>> {
         match target {
             Err(why) if why.kind() == ErrorKind::Corrupt && self == Damaged::LeftOut => {
@@ -125,7 +128,8 @@ impl Repository {
         }
     }
 
-    /// Resolves `spec` to a snapshot. The error for a name that does not exist proposes similar ones.
+    /// Resolves `spec` to a snapshot. The error for a name that does not exist proposes similar
+    /// ones.
     pub async fn resolve(&self, spec: &RefSpec) -> Result<ObjectId> {
         match spec {
             RefSpec::Branch(name) => self.resolve_name("branch", name).await,
@@ -167,7 +171,8 @@ impl Repository {
         }
     }
 
-    /// Returns the error for a name that does not exist. A failure to list the refs for its proposals must not hide it.
+    /// Returns the error for a name that does not exist. A failure to list the refs for its
+    /// proposals must not hide it.
     pub(crate) async fn unknown_name(&self, kind: &str, name: &str) -> Error {
         let mut message = format!("no {kind} `{name}` in {}", self.storage.location());
         if let Ok(refs) = self.refs().await {

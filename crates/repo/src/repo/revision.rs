@@ -6,9 +6,10 @@
 //! | `branch/main`, `tag/v1`, `snapshot/ID` | the same, without ambiguity |
 //! | `main~2` | the commit two before it |
 //!
-//! Names may contain `/` and `~`. A name that exists takes precedence over `~N` and ids, but never over the unambiguous forms: a word that begins like
-//! one means nothing else, so that no ref can be made which it would mean some day. A branch that is itself called `tag/v1` is `branch/tag/v1`. An
-//! ambiguous revision is an error that lists its meanings.
+//! Names may contain `/` and `~`. A name that exists takes precedence over `~N` and ids, but never
+//! over the unambiguous forms: a word that begins like one means nothing else, so that no ref can
+//! be made which it would mean some day. A branch that is itself called `tag/v1` is
+//! `branch/tag/v1`. An ambiguous revision is an error that lists its meanings.
 
 use super::refs::RefSpec;
 use super::{Repository, refs::Refs};
@@ -27,7 +28,8 @@ pub struct Resolved {
 impl Repository {
     /// Resolves revision `word`.
     ///
-    /// Fails with [`ErrorKind::NotFound`] if it names nothing, and with [`ErrorKind::InvalidInput`] if it is ambiguous.
+    /// Fails with [`ErrorKind::NotFound`] if it names nothing, and with [`ErrorKind::InvalidInput`]
+    /// if it is ambiguous.
     pub async fn resolve_revision(&self, word: &str) -> Result<Resolved> {
         let refs = self.refs().await?;
         if let Some(found) = self.resolve_name_or_id(word, &refs).await? {
@@ -38,7 +40,8 @@ impl Repository {
             return Err(self.unknown_revision(base).await);
         };
         // The first entry is the commit itself.
-        let (mut found, mut count) = (None, 0_usize);
+        let mut found = None;
+        let mut count = 0_usize;
         self.walk(base.id, |commit| {
             found = (count == steps).then_some(commit.id);
             count += 1;
@@ -59,7 +62,8 @@ impl Repository {
             return Ok(Some(Resolved { id: self.resolve(&spec).await?, spec }));
         }
         let mut meanings = if is_of_snapshot(word) { Vec::new() } else { refs_named(word, refs) };
-        // Names take precedence over ids: in version 1, an id is not known to exist before its snapshot is read.
+        // Names take precedence over ids: in version 1, an id is not known to exist before its
+        // snapshot is read.
         if meanings.is_empty()
             && let Ok(id) = word.parse::<ObjectId>()
         {
@@ -116,8 +120,8 @@ fn is_of_snapshot(word: &str) -> bool {
     is_id(word) || split_steps(word).is_some_and(|(base, _)| is_id(base))
 }
 
-/// Returns true if a ref called `name` would be taken for another revision, or another for it: it is an id, has steps behind a name, or begins like an
-/// unambiguous form.
+/// Returns true if a ref called `name` would be taken for another revision, or another for it: it
+/// is an id, has steps behind a name, or begins like an unambiguous form.
 pub(crate) fn is_revision_of_another(name: &str) -> bool {
     let is_form = name.starts_with("branch/") || name.starts_with("tag/") || is_of_snapshot(name);
     is_form || name.parse::<ObjectId>().is_ok() || split_steps(name).is_some()

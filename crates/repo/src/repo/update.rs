@@ -1,8 +1,9 @@
 //! Updates of `repo`, the one mutable object of a version 2 repository (format notes 1.7).
 //!
-//! An update reads `repo`, changes the value, copies the old file to `overwritten/`, and replaces `repo` if it is still the one that was
-//! read. After a lost race the update starts again from the winner's state, under a new name for the copy; the unused copy stays, as
-//! those of the reference implementation do.
+//! An update reads `repo`, changes the value, copies the old file to `overwritten/`, and replaces
+//! `repo` if it is still the one that was read. After a lost race the update starts again from the
+//! winner's state, under a new name for the copy; the unused copy stays, as those of the reference
+//! implementation do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,14 +29,16 @@ const AT_ONCE: u32 = 5;
 /// First pause; doubled each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// 3000-01-01T00:00:00Z in milliseconds: copies are named by the time left until then, so that the newest is listed first.
+/// 3000-01-01T00:00:00Z in milliseconds: copies are named by the time left until then, so that the
+/// newest is listed first.
 const YEAR_3000: u64 = 32_503_680_000_000;
 
-/// Applies `change` to `repo` in `storage` and returns the written state. `change` returns the operation to record, or fails and changes
-/// nothing; it is called again after each lost race.
+/// Applies `change` to `repo` in `storage` and returns the written state. `change` returns the
+/// operation to record, or fails and changes nothing; it is called again after each lost race.
 ///
-/// Fails with [`ErrorKind::ReadOnly`] for a repository whose status is read-only, with [`ErrorKind::Contended`] if every attempt lost its
-/// race, and with [`ErrorKind::Io`] if this machine's clock is wrong.
+/// Fails with [`ErrorKind::ReadOnly`] for a repository whose status is read-only, with
+/// [`ErrorKind::Contended`] if every attempt lost its race, and with [`ErrorKind::Io`] if this
+/// machine's clock is wrong.
 pub async fn update(
     storage: &dyn Storage,
     clock: Clock,
@@ -45,7 +48,8 @@ pub async fn update(
     Ok(written.state)
 }
 
-/// Updates like [`update()`], unless `change` returns none: then nothing is written, and none is returned.
+/// Updates like [`update()`], unless `change` returns none: then nothing is written, and none is
+/// returned.
 pub(super) async fn update_if(
     storage: &dyn Storage,
     clock: Clock,
@@ -56,7 +60,8 @@ pub(super) async fn update_if(
     update_all_if(storage, clock, options, change).await
 }
 
-/// Updates like [`update_if()`], by a change that is several operations, oldest first: all are written at once, or none.
+/// Updates like [`update_if()`], by a change that is several operations, oldest first: all are
+/// written at once, or none.
 pub(super) async fn update_all_if(
     storage: &dyn Storage,
     clock: Clock,
@@ -80,7 +85,8 @@ pub(super) async fn update_all_if(
 pub struct UpdateOptions {
     /// True if the caller has compared the clock with the store's ([`ChangeTime::check`]).
     pub clock_is_checked: bool,
-    /// True if the operations log names the copy of the old file. Nothing can come to depend on a copy that is not named.
+    /// True if the operations log names the copy of the old file. Nothing can come to depend on a
+    /// copy that is not named.
     pub names_copy: bool,
     /// Attempts, each but the first after a lost race.
     pub tries: u32,
@@ -127,8 +133,9 @@ impl RepoFile {
         self.info.position(id).is_some()
     }
 
-    /// Copies the file to `overwritten/`, as each update does before it replaces the file. An update that begins with this state then has
-    /// one round trip less; if it never comes, the copy stays unused, as it does after a lost race.
+    /// Copies the file to `overwritten/`, as each update does before it replaces the file. An
+    /// update that begins with this state then has one round trip less; if it never comes, the copy
+    /// stays unused, as it does after a lost race.
     pub async fn copy(&mut self, storage: &dyn Storage, clock: Clock) -> Result<()> {
         let name = backup_name("repo", clock())?;
         storage.put(&format!("overwritten/{name}"), self.bytes.clone(), Condition::Always).await?;
@@ -161,7 +168,8 @@ impl<'a> Update<'a> {
         Update { storage, clock, options, known: None }
     }
 
-    /// Lets the first attempt begin with a state that was read before, instead of reading it. The replacement compares its version.
+    /// Lets the first attempt begin with a state that was read before, instead of reading it. The
+    /// replacement compares its version.
     #[must_use]
     pub fn beginning_with(self, known: Option<RepoFile>) -> Self {
         Update { known, ..self }
@@ -172,7 +180,8 @@ impl<'a> Update<'a> {
         self.known
     }
 
-    /// Updates like [`update()`]. Calls `backed_up` between the copy of the old file and the attempt to replace it.
+    /// Updates like [`update()`]. Calls `backed_up` between the copy of the old file and the
+    /// attempt to replace it.
     pub async fn run(
         &mut self,
         mut change: impl FnMut(&mut RepoState) -> Result<Operation>,
@@ -254,7 +263,8 @@ pub(super) fn read_only(location: &str, status: &Status) -> Error {
     Error::new(ErrorKind::ReadOnly, format!("{location} is set {name}: {reason}"))
 }
 
-/// Returns the name, below `overwritten/`, of a copy of `file` made at `now` (microseconds since 1970-01-01 UTC).
+/// Returns the name, below `overwritten/`, of a copy of `file` made at `now` (microseconds since
+/// 1970-01-01 UTC).
 pub(super) fn backup_name(file: &str, now: u64) -> Result<String> {
     Ok(format!("{file}.{:014}.{}", YEAR_3000.saturating_sub(now / 1000), ObjectId::random()?))
 }

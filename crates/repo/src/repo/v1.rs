@@ -1,9 +1,10 @@
 //! Changes of the refs of version 1, and its configuration.
 //!
-//! **Beside `repo`, version 1 changes nothing any more**: a program that opened the repository before it was migrated would change what nobody
-//! reads. On a local disk the look for `repo` and the change are one step under the lock, which the migration holds when it makes `repo`. On a
-//! store the look comes once more after the change. If `repo` is there then, the change counts as made only if `repo` has it; else it is
-//! taken back, and fails.
+//! **Beside `repo`, version 1 changes nothing any more**: a program that opened the repository
+//! before it was migrated would change what nobody reads. On a local disk the look for `repo` and
+//! the change are one step under the lock, which the migration holds when it makes `repo`. On a
+//! store the look comes once more after the change. If `repo` is there then, the change counts as
+//! made only if `repo` has it; else it is taken back, and fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,8 +88,8 @@ pub(super) async fn read_branch(storage: &dyn Storage, name: &str) -> Result<Bra
     Ok(BranchFile { name: name.to_owned(), tip: parse_ref(&key, &bytes)?, version: Some(version) })
 }
 
-/// Points branch `name` to `new` if it points to `expected`. Returns the branch's target: `new` on success. Reads the branch first, unless
-/// it was read as `known`.
+/// Points branch `name` to `new` if it points to `expected`. Returns the branch's target: `new` on
+/// success. Reads the branch first, unless it was read as `known`.
 ///
 /// Fails with [`ErrorKind::NotFound`] if there is no such branch.
 pub async fn move_branch(
@@ -102,7 +103,8 @@ pub async fn move_branch(
     Ok(swap_branch(storage, name, expected, Some(new), known).await?.unwrap_or(new))
 }
 
-/// Points branch `name` to `new`, or deletes it if that is none. Returns the branch's target if that is not `expected`.
+/// Points branch `name` to `new`, or deletes it if that is none. Returns the branch's target if
+/// that is not `expected`.
 async fn swap_branch(
     storage: &dyn Storage,
     name: &str,
@@ -137,7 +139,8 @@ async fn swap_branch(
     Err(Error::new(ErrorKind::Contended, format!("{key}: concurrent writes came first {TRIES} times")))
 }
 
-/// Creates a ref with the given target. Fails with [`ErrorKind::AlreadyExists`] if it exists, also for a deleted tag, whose file stays.
+/// Creates a ref with the given target. Fails with [`ErrorKind::AlreadyExists`] if it exists, also
+/// for a deleted tag, whose file stays.
 pub(super) async fn create_ref(storage: &dyn Storage, kind: RefKind, name: &str, target: ObjectId) -> Result<()> {
     let key = if kind == RefKind::Tag { Layout::V1.tag_key(name) } else { branch_key(name) };
     for _ in 0..TRIES {
@@ -157,11 +160,12 @@ pub(super) async fn create_ref(storage: &dyn Storage, kind: RefKind, name: &str,
     Err(Error::new(ErrorKind::Contended, format!("{key}: it was written and deleted concurrently {TRIES} times")))
 }
 
-/// Points branch `name` to `new`, or deletes it if that is none. Unlike [`move_branch`], fails if the branch points anywhere but to
-/// `expected`, `new` included.
+/// Points branch `name` to `new`, or deletes it if that is none. Unlike [`move_branch`], fails if
+/// the branch points anywhere but to `expected`, `new` included.
 ///
-/// On a local disk, no commit of this program can fall between the check and a deletion. Object stores delete unconditionally: a commit
-/// that falls between the two requests is on no branch afterwards, as with the reference implementation.
+/// On a local disk, no commit of this program can fall between the check and a deletion. Object
+/// stores delete unconditionally: a commit that falls between the two requests is on no branch
+/// afterwards, as with the reference implementation.
 pub(super) async fn replace_branch(
     storage: &dyn Storage,
     name: &str,
@@ -195,7 +199,8 @@ pub(super) async fn put(storage: &dyn Storage, key: &str, bytes: Bytes, conditio
     storage.put_unless(key, bytes, condition, SUCCESSOR).await
 }
 
-/// Returns true if a change that was just made in a repository of version 1 was made beside `repo`, which a store cannot prevent.
+/// Returns true if a change that was just made in a repository of version 1 was made beside `repo`,
+/// which a store cannot prevent.
 pub(super) async fn is_migrated(storage: &dyn Storage) -> Result<bool> {
     if storage.local_path().is_some() {
         return Ok(false);
@@ -262,7 +267,8 @@ impl RefChange<'_> {
         }
     }
 
-    /// Takes a new target back. Returns true if no migration can find it any more; false if one has removed the file, or the ref was deleted.
+    /// Takes a new target back. Returns true if no migration can find it any more; false if one has
+    /// removed the file, or the ref was deleted.
     async fn is_taken_back(&self, storage: &dyn Storage) -> Result<bool> {
         let Some(target) = self.target else { return Ok(false) };
         let (bytes, version) = match storage.get_versioned(self.key, MAX_REF_FILE).await {

@@ -1,8 +1,8 @@
 //! Detection of a moved branch tip at the cost of one small request.
 //!
-//! The target of a branch is in one object: `repo`, or in version 1 the branch's own file. Each request for it is conditional on a change
-//! since the last one; if nothing changed, the answer has no body. Before 0.2 every commit added a file, and the check compares the
-//! newest file's name.
+//! The target of a branch is in one object: `repo`, or in version 1 the branch's own file. Each
+//! request for it is conditional on a change since the last one; if nothing changed, the answer has
+//! no body. Before 0.2 every commit added a file, and the check compares the newest file's name.
 
 use std::sync::Arc;
 
@@ -41,7 +41,8 @@ pub enum CheckResult {
 }
 
 impl BranchWatch {
-    /// Starts watching `branch` of `repository`. The first check never returns [`CheckResult::Unchanged`].
+    /// Starts watching `branch` of `repository`. The first check never returns
+    /// [`CheckResult::Unchanged`].
     pub fn new(repository: &Repository, branch: &str) -> Self {
         BranchWatch {
             storage: Arc::clone(&repository.storage),
@@ -106,7 +107,8 @@ impl BranchWatch {
         self.seen = self.found.take();
     }
 
-    /// Opens the repository again after the object was not found: the branch is gone, or the repository has another version now.
+    /// Opens the repository again after the object was not found: the branch is gone, or the
+    /// repository has another version now.
     async fn reopen(&mut self) -> Result<CheckResult> {
         let repository = match Repository::open(Arc::clone(&self.storage)).await {
             Ok(repository) => repository,

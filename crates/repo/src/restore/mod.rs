@@ -1,11 +1,14 @@
-//! Restores a path from another snapshot: what is at and below it becomes what that snapshot has there.
+//! Restores a path from another snapshot: what is at and below it becomes what that snapshot has
+//! there.
 //!
-//! A plan ([`plan`]) is the change set that leads from one snapshot to that state. It is computed from the two snapshots and their
-//! manifests, so that no chunk is read: chunks are references to what the source has. A mount makes the change set an uncommitted change
+//! A plan ([`plan`]) is the change set that leads from one snapshot to that state. It is computed
+//! from the two snapshots and their manifests, so that no chunk is read: chunks are references to
+//! what the source has. A mount makes the change set an uncommitted change
 //! (`icechunkfs_working::operations`); without a mount, [`restore`] commits it through the engine.
 //!
-//! Nodes are matched ([`nodes`]) by id first, so that a node that was moved below the path is moved back, then by path; only nodes that
-//! have no counterpart are created. The path is found as it was named then ([`target`]).
+//! Nodes are matched ([`nodes`]) by id first, so that a node that was moved below the path is moved
+//! back, then by path; only nodes that have no counterpart are created. The path is found as it was
+//! named then ([`target`]).
 
 mod nodes;
 mod report;
@@ -42,11 +45,13 @@ pub struct Plan {
     pub notes: Notes,
 }
 
-/// Plans to restore `path` (absolute) of snapshot `now` from snapshot `source`. `reader` reads the manifests of both. `uncommitted` are
-/// changes to snapshot `now`: what one file means depends on them.
+/// Plans to restore `path` (absolute) of snapshot `now` from snapshot `source`. `reader` reads the
+/// manifests of both. `uncommitted` are changes to snapshot `now`: what one file means depends on
+/// them.
 ///
-/// Errors: [`ErrorKind::NotFound`] if the source has nothing at the path, [`ErrorKind::NotADirectory`] if an array is above the path now,
-/// [`ErrorKind::InvalidInput`] if one file cannot be restored alone.
+/// Errors: [`ErrorKind::NotFound`] if the source has nothing at the path,
+/// [`ErrorKind::NotADirectory`] if an array is above the path now, [`ErrorKind::InvalidInput`] if
+/// one file cannot be restored alone.
 pub async fn plan(
     reader: &Arc<Reader>,
     now: &Snapshot,
@@ -65,8 +70,8 @@ pub async fn plan(
     Ok(Plan { target, changes, notes })
 }
 
-/// Checks that a plan fits the chunks that are there: a document alone must leave each of them its place and its meaning. `uncommitted` are
-/// changes to snapshot `now`.
+/// Checks that a plan fits the chunks that are there: a document alone must leave each of them its
+/// place and its meaning. `uncommitted` are changes to snapshot `now`.
 ///
 /// Fails with [`ErrorKind::InvalidInput`] for chunks that the document does not fit.
 pub async fn check_chunks(
@@ -82,8 +87,8 @@ pub async fn check_chunks(
     nodes::check_chunks_of_document(reader, now, source, &plan.target, uncommitted).await
 }
 
-/// Checks that the chunks that a plan takes from snapshot `source` exist, unless a branch or tag leads to that snapshot: otherwise a
-/// collection of garbage may have removed some of its objects.
+/// Checks that the chunks that a plan takes from snapshot `source` exist, unless a branch or tag
+/// leads to that snapshot: otherwise a collection of garbage may have removed some of its objects.
 ///
 /// Fails with [`ErrorKind::Corrupt`] and the name of the first chunk whose object is missing.
 pub async fn check_objects(repository: &Repository, now: &Snapshot, source: ObjectId, plan: &Plan) -> Result<()> {
@@ -98,8 +103,8 @@ pub async fn check_objects(repository: &Repository, now: &Snapshot, source: Obje
     })
 }
 
-/// Resolves the source of a restore: a revision, or a time (RFC 3339 or a date), which means the newest commit of `branch` that is not
-/// after it.
+/// Resolves the source of a restore: a revision, or a time (RFC 3339 or a date), which means the
+/// newest commit of `branch` that is not after it.
 pub async fn resolve_source(repository: &Repository, word: &str, branch: &str) -> Result<Resolved> {
     match repository.resolve_revision(word).await {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -141,7 +146,8 @@ pub async fn plan_on_branch(
     Ok((Arc::new(now), plan))
 }
 
-/// Restores a path on a branch with one commit. Returns the plan, and the outcome: nothing if the branch has that state already.
+/// Restores a path on a branch with one commit. Returns the plan, and the outcome: nothing if the
+/// branch has that state already.
 ///
 /// Errors: as for [`plan`] and [`Engine::commit`].
 pub async fn restore(
@@ -165,7 +171,8 @@ pub async fn restore(
     Ok((plan, outcome))
 }
 
-/// Returns `path`, as a user gave it, as an absolute path. Fails if it has components that name no node.
+/// Returns `path`, as a user gave it, as an absolute path. Fails if it has components that name no
+/// node.
 pub fn absolute_path(path: &str) -> Result<String> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     if parts.contains(&"..") {

@@ -31,7 +31,8 @@ const LISTED: usize = 5;
 /// Remarks on a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notes {
-    /// Nodes of the source that are outside of the path now, with their paths now and the paths of their copies. They stay as they are.
+    /// Nodes of the source that are outside of the path now, with their paths now and the paths of
+    /// their copies. They stay as they are.
     pub elsewhere: Vec<Elsewhere>,
     /// Groups above the path that were missing and are restored too.
     pub parents: Vec<String>,
@@ -62,8 +63,9 @@ fn written(node: &Node<'_>, id: NodeId, path: &str) -> WrittenNode {
     WrittenNode { id, path: path.to_owned(), zarr_json, is_array: node.is_array() }
 }
 
-/// Returns the id of `node` of the source where it has no counterpart: its own, so that it is the node that it was, also for branches that still have
-/// it. A copy of a node that is still there is another one.
+/// Returns the id of `node` of the source where it has no counterpart: its own, so that it is the
+/// node that it was, also for branches that still have it. A copy of a node that is still there is
+/// another one.
 fn id_for(taken: &HashSet<NodeId>, node: &Node<'_>) -> Result<NodeId> {
     if taken.contains(&node.id) { NodeId::random() } else { Ok(node.id) }
 }
@@ -78,8 +80,8 @@ fn moved_path(path: &str, from: &str, to: &str) -> String {
     if moved.is_empty() { "/".to_owned() } else { moved }
 }
 
-/// Returns true if `node` can become `other` and keep its chunks where both have the same: an array of another rank, or whose chunks have
-/// other names, is replaced by a new one.
+/// Returns true if `node` can become `other` and keep its chunks where both have the same: an array
+/// of another rank, or whose chunks have other names, is replaced by a new one.
 fn can_become(node: &Node<'_>, other: &Node<'_>) -> bool {
     if !node.is_array() || !other.is_array() {
         return node.is_array() == other.is_array();
@@ -90,7 +92,8 @@ fn can_become(node: &Node<'_>, other: &Node<'_>) -> bool {
     one.key_encoding == other.key_encoding && one.grid.len() == other.grid.len()
 }
 
-/// Matches the nodes of the source below the target with those that are there now: by id, then by path, each node once.
+/// Matches the nodes of the source below the target with those that are there now: by id, then by
+/// path, each node once.
 fn matches<'a>(now: &'a Snapshot, source: &'a Snapshot, target: &Target) -> Result<Vec<Match<'a>>> {
     let here: HashMap<NodeId, Node<'a>> =
         now.nodes().filter(|node| is_below(node.path, &target.node)).map(|node| (node.id, node)).collect();
@@ -123,7 +126,8 @@ pub(super) async fn subtree(
     let _room = (source.room_for_table()?, source.room_for_table()?);
     let matches = matches(now, source, target)?;
     let mut meter = Meter::new("the changes between two snapshots");
-    let (mut changes, mut notes) = (ChangeSet::default(), Notes::default());
+    let mut changes = ChangeSet::default();
+    let mut notes = Notes::default();
     let kept: HashSet<NodeId> = matches.iter().map(|one| one.id).collect();
     let gone = now.nodes().filter(|node| is_below(node.path, &target.node) && !kept.contains(&node.id));
     changes.deleted.extend(gone.map(|node| DeletedNode {
@@ -152,7 +156,8 @@ pub(super) async fn subtree(
             }
             Some(before) => {
                 if before.path != one.path {
-                    let (from, to) = (before.path.to_owned(), one.path.clone());
+                    let from = before.path.to_owned();
+                    let to = one.path.clone();
                     changes.moved.push(Move { from, to, node: one.id, is_array: node.is_array() });
                 }
                 if before.zarr_json != node.zarr_json {
@@ -162,7 +167,8 @@ pub(super) async fn subtree(
         }
         let Some(after) = ArrayChunks::parse(Some(node))? else { continue };
         let before = ArrayChunks::parse(one.now.as_ref())?;
-        // Chunks that a smaller shape leaves outside are deleted, as by a program that resizes the array.
+        // Chunks that a smaller shape leaves outside are deleted, as by a program that resizes the
+        // array.
         let grid = match before.as_ref() {
             Some(before) => std::iter::zip(before.grid(), after.grid()).map(|(now, then)| *now.max(then)).collect(),
             None => after.grid().to_vec(),
@@ -179,7 +185,8 @@ pub(super) async fn subtree(
     Ok((changes, notes))
 }
 
-/// Adds the groups above the target that are missing now and that the source has. Returns their paths.
+/// Adds the groups above the target that are missing now and that the source has. Returns their
+/// paths.
 fn add_parents(now: &Snapshot, source: &Snapshot, target: &Target, changes: &mut ChangeSet) -> Result<Vec<String>> {
     let mut added = Vec::new();
     let taken: HashSet<NodeId> = now.nodes().map(|node| node.id).collect();
@@ -211,7 +218,8 @@ fn add_parents(now: &Snapshot, source: &Snapshot, target: &Target, changes: &mut
 
 /// Returns the changes that give the target's node the document that the source has.
 pub(super) fn document(now: &Snapshot, source: &Snapshot, target: &Target) -> Result<(ChangeSet, Notes)> {
-    let (mut changes, mut notes) = (ChangeSet::default(), Notes::default());
+    let mut changes = ChangeSet::default();
+    let mut notes = Notes::default();
     let node = node_at(source, &target.source).ok_or_else(|| missing(source, &target.source))?;
     match node_at(now, &target.node) {
         None => {
@@ -235,8 +243,9 @@ pub(super) fn document(now: &Snapshot, source: &Snapshot, target: &Target) -> Re
     Ok((changes, notes))
 }
 
-/// Fails if the document of the target alone would leave chunks without a place or with another meaning: those outside of its grid, and, if
-/// it describes chunks in another way, those that the source has not. `uncommitted` are changes to snapshot `now`.
+/// Fails if the document of the target alone would leave chunks without a place or with another
+/// meaning: those outside of its grid, and, if it describes chunks in another way, those that the
+/// source has not. `uncommitted` are changes to snapshot `now`.
 pub(super) async fn check_chunks_of_document(
     reader: &Arc<Reader>,
     now: &Snapshot,
@@ -254,7 +263,8 @@ pub(super) async fn check_chunks_of_document(
     let (Some(before), Some(after)) = (ArrayChunks::parse(Some(&here))?, ArrayChunks::parse(Some(&then))?) else {
         return Ok(());
     };
-    let (now_infos, then_infos) = (now.manifest_infos(), source.manifest_infos());
+    let now_infos = now.manifest_infos();
+    let then_infos = source.manifest_infos();
     let local = uncommitted.chunks.get(&here.id);
     let list = before.chunks(&now_infos, reader);
     let empty = before.empty(&now_infos, reader);
@@ -305,8 +315,8 @@ impl UnfitChunks {
     }
 }
 
-/// Returns the chunks of the first list that the second one has not, with the uncommitted changes `local` to the first, as far as
-/// `is_unfit`.
+/// Returns the chunks of the first list that the second one has not, with the uncommitted changes
+/// `local` to the first, as far as `is_unfit`.
 async fn find_chunks(
     [before, after]: [ChunkList<'_>; 2],
     local: Option<&ChunkChanges>,
@@ -348,8 +358,8 @@ fn not_committed(target: &Target) -> Error {
     ))
 }
 
-/// Returns the changes that make some chunks of the target's array those of the source. `uncommitted` are changes to snapshot `now`, which
-/// may describe chunks in another way.
+/// Returns the changes that make some chunks of the target's array those of the source.
+/// `uncommitted` are changes to snapshot `now`, which may describe chunks in another way.
 pub(super) async fn some_chunks(
     reader: &Arc<Reader>,
     now: &Snapshot,

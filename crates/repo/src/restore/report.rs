@@ -11,8 +11,8 @@ use icechunkfs_format::format::ids::ObjectId;
 const LISTED: usize = 10;
 
 impl Plan {
-    /// Returns the result as JSON. `path` is the restored path of `branch`, `source` the snapshot that it is restored from, and `snapshot`
-    /// the new one, if there is one.
+    /// Returns the result as JSON. `path` is the restored path of `branch`, `source` the snapshot
+    /// that it is restored from, and `snapshot` the new one, if there is one.
     pub fn report(
         &self,
         path: &str,
@@ -49,15 +49,18 @@ impl Plan {
         format!("{} nodes, {} chunks", self.changes.node_count(), self.changes.chunk_count())
     }
 
-    /// Returns lines on what a user may not expect: another name, nodes that are elsewhere now, groups that were missing.
+    /// Returns lines on what a user may not expect: another name, nodes that are elsewhere now,
+    /// groups that were missing.
     pub fn remarks(&self) -> String {
         let mut text = String::new();
         if self.target.is_renamed() {
-            let (now, then) = (printable::line(&self.target.node), printable::line(&self.target.source));
+            let now = printable::line(&self.target.node);
+            let then = printable::line(&self.target.source);
             text += &format!("{now} was called {then} in that snapshot\n");
         }
         for elsewhere in self.notes.elsewhere.iter().take(LISTED) {
-            let (path, now) = (printable::line(&elsewhere.path), printable::line(&elsewhere.now));
+            let path = printable::line(&elsewhere.path);
+            let now = printable::line(&elsewhere.now);
             text +=
                 &format!("{path} was moved since: it is a copy, and {now} stays as it is (to restore that, name it)\n");
         }

@@ -1,8 +1,8 @@
 //! Finds what a path means in the source of a restore: as it is named now, or as it was named then.
 //!
-//! A name that the source has is taken first. Otherwise the node that has the name now is looked for in the source by its id, so that a
-//! path whose group or array was moved since is found where it was. A path below an array is its `zarr.json`, a chunk, or a directory of
-//! chunks.
+//! A name that the source has is taken first. Otherwise the node that has the name now is looked
+//! for in the source by its id, so that a path whose group or array was moved since is found where
+//! it was. A path below an array is its `zarr.json`, a chunk, or a directory of chunks.
 
 use crate::compare::scope::is_below;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
@@ -51,7 +51,8 @@ impl ChunkRange {
 
     /// Returns the chunks that `key`, relative to an array with `metadata`, names.
     fn parse(metadata: &ArrayMetadata, key: &str) -> Option<Self> {
-        let (encoding, rank) = (&metadata.key_encoding, metadata.grid.len());
+        let encoding = &metadata.key_encoding;
+        let rank = metadata.grid.len();
         if let Some(coords) = encoding.parse_flat(key, rank).filter(|_| is_flat(encoding, rank)) {
             let coords = Coords::from_slice(&coords);
             return is_in_grid(&coords, &metadata.grid).then_some(ChunkRange { prefix: coords });
@@ -106,9 +107,10 @@ impl Target {
             }
         }
         let is_here = now.nodes().any(|node| is_below(node.path, path));
-        let remedy = match is_here {
-            true => "it was created later: remove it with rm, or name another --from",
-            false => "name a path that it has (`icechunkfs ls REPO`), or another --from",
+        let remedy = if is_here {
+            "it was created later: remove it with rm, or name another --from"
+        } else {
+            "name a path that it has (`icechunkfs ls REPO`), or another --from"
         };
         Err(Error::new(
             ErrorKind::NotFound,
@@ -147,7 +149,8 @@ impl Target {
     }
 }
 
-/// Returns the target for `rest`, a path relative to `found` of the source, which is at `above` now.
+/// Returns the target for `rest`, a path relative to `found` of the source, which is at `above`
+/// now.
 fn within(found: &Node<'_>, here: Option<&Node<'_>>, source: &Snapshot, (above, rest): (&str, &str)) -> Option<Target> {
     let target = |node: &str, path: &str, scope| Target { node: node.to_owned(), source: path.to_owned(), scope };
     if rest.is_empty() {
@@ -189,7 +192,8 @@ mod tests {
 
     #[test]
     fn chunks_and_their_directories_are_named_as_the_array_names_them() {
-        let (default, v2) = (r#"{"name":"default"}"#, r#"{"name":"v2"}"#);
+        let default = r#"{"name":"default"}"#;
+        let v2 = r#"{"name":"v2"}"#;
         for (encoding, key, expected) in [
             (default, "c/3/5", Some(vec![3, 5])),
             (default, "c/3", Some(vec![3])),

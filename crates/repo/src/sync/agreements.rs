@@ -1,11 +1,14 @@
-//! Commits about whose bytes two places agree: the notes that spare later copies between them the comparison.
+//! Commits about whose bytes two places agree: the notes that spare later copies between them the
+//! comparison.
 //!
-//! The first copy from a source compares everything that the refs reach, whatever is at the destination already: ids prove nothing. Each
-//! destination then has a file in a directory of this user's, which lists for each source the targets of the refs that were compared. What the
+//! The first copy from a source compares everything that the refs reach, whatever is at the
+//! destination already: ids prove nothing. Each destination then has a file in a directory of this
+//! user's, which lists for each source the targets of the refs that were compared. What the
 //! destination has of the histories of these need not be compared with this source again.
 //!
-//! A note may be lost, which costs a comparison. It must not outlive what it is about: commits that are copied from one source are struck from the
-//! notes of all others, and a destination that was made again (another directory) has no notes.
+//! A note may be lost, which costs a comparison. It must not outlive what it is about: commits that
+//! are copied from one source are struck from the notes of all others, and a destination that was
+//! made again (another directory) has no notes.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -45,7 +48,8 @@ struct Notes {
     version: u32,
     /// Location of the destination.
     destination: String,
-    /// Device, number and time of creation of the directory of a local destination, none for others.
+    /// Device, number and time of creation of the directory of a local destination, none for
+    /// others.
     directory: Option<String>,
     sources: Vec<Note>,
 }
@@ -63,14 +67,16 @@ impl Agreements {
         Agreements { directory }
     }
 
-    /// Returns the commits of `destination` that were compared with `source`, among others those that they follow.
+    /// Returns the commits of `destination` that were compared with `source`, among others those
+    /// that they follow.
     pub(super) fn targets(&self, destination: &dyn Storage, source: &dyn Storage) -> Vec<ObjectId> {
         let notes = self.read(destination);
         let of_source = notes.sources.into_iter().find(|note| note.source == place_of(source));
         of_source.map(|note| note.targets).unwrap_or_default()
     }
 
-    /// Strikes `commits`, which are going to be copied from `source`, from the notes of other sources.
+    /// Strikes `commits`, which are going to be copied from `source`, from the notes of other
+    /// sources.
     pub(super) fn strike(
         &self,
         destination: &dyn Storage,
@@ -111,7 +117,8 @@ impl Agreements {
         if notes.sources.is_empty() { Ok(()) } else { self.write(&Notes { sources: Vec::new(), ..notes }) }
     }
 
-    /// Reads the notes of `destination`; none if there is no file that belongs to this user and is about this destination.
+    /// Reads the notes of `destination`; none if there is no file that belongs to this user and is
+    /// about this destination.
     fn read(&self, destination: &dyn Storage) -> Notes {
         let none = || Notes {
             version: VERSION,
@@ -173,7 +180,8 @@ impl Agreements {
     }
 }
 
-/// Returns the place of a repository, in one spelling if it is on this machine. Two stores may have buckets of one name.
+/// Returns the place of a repository, in one spelling if it is on this machine. Two stores may have
+/// buckets of one name.
 fn place_of(storage: &dyn Storage) -> String {
     match (storage.local_path(), &storage.capabilities().endpoint) {
         (Some(path), _) => path.display().to_string(),

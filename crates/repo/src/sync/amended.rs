@@ -1,9 +1,11 @@
 //! Records for copies of amended commits, from the operations log of the source.
 //!
-//! The reference implementation amends a commit without a record of the one before, which may have been a merge; only the operations log has it.
-//! The destination has a log of its own. So the descriptions of such commits in its file `repo` get the record that an amend by this program would
-//! have written: a merge there then knows what a merge here knows. The snapshots stay as they are, and so does a description that would add nothing:
-//! the commit before was no merge, and no other branch has it.
+//! The reference implementation amends a commit without a record of the one before, which may have
+//! been a merge; only the operations log has it. The destination has a log of its own. So the
+//! descriptions of such commits in its file `repo` get the record that an amend by this program
+//! would have written: a merge there then knows what a merge here knows. The snapshots stay as they
+//! are, and so does a description that would add nothing: the commit before was no merge, and no
+//! other branch has it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,8 +20,9 @@ use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::repo_state::{RawItem, SnapshotRecord};
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 
-/// Steps back for each entry of a log. Each commit is amended once in a branch, so that chains of an honest log share nearly nothing and take one; in a
-/// made up log, many chains could share a long one.
+/// Steps back for each entry of a log. Each commit is amended once in a branch, so that chains of
+/// an honest log share nearly nothing and take one; in a made up log, many chains could share a
+/// long one.
 const STEPS_PER_ENTRY: usize = 4;
 
 /// Metadata items of commits for the descriptions in another repository.
@@ -30,8 +33,8 @@ pub(super) struct Amended {
 }
 
 impl Amended {
-    /// Reads what the log tells of the commits `outstanding` of `source`. Version 1 has no amended commits. `destination` is what they are copied to, if
-    /// it is a repository already.
+    /// Reads what the log tells of the commits `outstanding` of `source`. Version 1 has no amended
+    /// commits. `destination` is what they are copied to, if it is a repository already.
     pub(super) async fn read(
         source: &Repository,
         outstanding: &Outstanding,
@@ -65,7 +68,8 @@ impl Amended {
     }
 }
 
-/// Returns the commits that the refs of `repositories` lead to, and those that these have merged or replaced.
+/// Returns the commits that the refs of `repositories` lead to, and those that these have merged or
+/// replaced.
 async fn known_elsewhere(repositories: [Option<&Repository>; 2], meter: &mut Meter) -> Result<HashSet<ObjectId>> {
     let mut known = HashSet::new();
     for repository in repositories.into_iter().flatten() {
@@ -83,8 +87,9 @@ async fn known_elsewhere(repositories: [Option<&Repository>; 2], meter: &mut Met
     Ok(known)
 }
 
-/// Returns the items of commit `id`; none if they would add nothing. `previous` has the commit in the place of which one was made, `known` those that are
-/// part of a branch. Takes no more than `steps` back; what is before is taken for unknown, as what a collection has removed is.
+/// Returns the items of commit `id`; none if they would add nothing. `previous` has the commit in
+/// the place of which one was made, `known` those that are part of a branch. Takes no more than
+/// `steps` back; what is before is taken for unknown, as what a collection has removed is.
 async fn items_of(
     source: &Repository,
     id: ObjectId,

@@ -1,8 +1,10 @@
 //! A new repository with everything that the refs of another reach, under the same ids.
 //!
-//! The new repository has the configuration, metadata and feature flags of the source, its branches and tags, and the names of its
-//! deleted tags. Its operations log begins with its creation, and it takes writes even if the source does not. It exists once its `repo` does, or in version 1 its branch
-//! `main`; until then the place holds objects, and another clone of the same source goes on there.
+//! The new repository has the configuration, metadata and feature flags of the source, its branches
+//! and tags, and the names of its deleted tags. Its operations log begins with its creation, and it
+//! takes writes even if the source does not. It exists once its `repo` does, or in version 1 its
+//! branch `main`; until then the place holds objects, and another clone of the same source goes on
+//! there.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -68,7 +70,8 @@ pub async fn clone(
     if let Some(agreements) = &options.agreements {
         agreements.forget(&**destination)?;
     }
-    let (mut source, mut tries) = (source, 0);
+    let mut source = source;
+    let mut tries = 0;
     loop {
         tries += 1;
         check_source(&source)?;
@@ -113,10 +116,13 @@ async fn attempt(
     Ok(Cloned { branches: refs.branch_count(), tags: refs.tag_count(), commits: kept.len() })
 }
 
-/// Returns the objects that an unfinished clone of `refs` left, with their lengths. Fails if there is anything else, which the clone would
-/// replace, or take for its own so that a garbage collection removes it.
+/// Returns the objects that an unfinished clone of `refs` left, with their lengths. Fails if there
+/// is anything else, which the clone would replace, or take for its own so that a garbage
+/// collection removes it.
 async fn unfinished(destination: &dyn Storage, refs: &ClonedRefs) -> Result<HashMap<String, u64>> {
-    let (mut stored, mut files, mut other) = (HashMap::new(), Vec::new(), None);
+    let mut stored = HashMap::new();
+    let mut files = Vec::new();
+    let mut other = None;
     let early_files = refs.early_files();
     let mut visit = |object: ObjectInfo| {
         if is_object(&object.key) {
@@ -145,7 +151,8 @@ async fn unfinished(destination: &dyn Storage, refs: &ClonedRefs) -> Result<Hash
     }
 }
 
-/// Fails if there is a file of another user in the directory `root`, who could have put other bytes there under the ids of the source.
+/// Fails if there is a file of another user in the directory `root`, who could have put other bytes
+/// there under the ids of the source.
 fn check_owners(root: &OwnedFd) -> Result<()> {
     let owners = Owners::below(root)?;
     let mut left = vec![PathBuf::from(".")];

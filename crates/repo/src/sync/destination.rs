@@ -1,12 +1,15 @@
 //! The objects of the destination of a copy.
 //!
-//! **An object that exists is never written again.** Ids are random numbers: the same id says nothing about the bytes. An object is stored only
-//! where nothing is; if something is there, its bytes are compared with those of the source, and other bytes are an error that names both
-//! places. A copy that was interrupted leaves whole objects only, which the next one finds to be equal. Where there is no repository yet, other bytes
-//! are removed, and the object is copied: no ref can lead to them.
+//! **An object that exists is never written again.** Ids are random numbers: the same id says
+//! nothing about the bytes. An object is stored only where nothing is; if something is there, its
+//! bytes are compared with those of the source, and other bytes are an error that names both
+//! places. A copy that was interrupted leaves whole objects only, which the next one finds to be
+//! equal. Where there is no repository yet, other bytes are removed, and the object is copied: no
+//! ref can lead to them.
 //!
-//! Bytes are compared by a checksum where a store vouches for one: the MD5 sum of Amazon's protocol, against that of another such store or of a
-//! local file. Else they are read at both places.
+//! Bytes are compared by a checksum where a store vouches for one: the MD5 sum of Amazon's
+//! protocol, against that of another such store or of a local file. Else they are read at both
+//! places.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -35,7 +38,8 @@ const PIECE: u64 = 1 << 20;
 const WORTH_LISTING: usize = 256;
 /// Objects that are looked at at the same time.
 const AT_ONCE: usize = 32;
-/// Smallest object, in bytes, for which a checksum is asked for: it is a round trip, which brings a smaller object as well.
+/// Smallest object, in bytes, for which a checksum is asked for: it is a round trip, which brings a
+/// smaller object as well.
 const WORTH_A_CHECKSUM: u64 = 256 << 10;
 
 /// Destination of a copy.
@@ -184,9 +188,10 @@ impl Destination {
         }
     }
 
-    /// Stores a snapshot of version 1, otherwise like [`Destination::put`]. One that differs in its parent alone is the same: an expiration writes
-    /// such files again, here or in the source. Refs reach those in `present`, which stay. Another is not replaced, either: a branch that the user has
-    /// deleted may be made again at it, with the history that it had.
+    /// Stores a snapshot of version 1, otherwise like [`Destination::put`]. One that differs in its
+    /// parent alone is the same: an expiration writes such files again, here or in the source. Refs
+    /// reach those in `present`, which stay. Another is not replaced, either: a branch that the
+    /// user has deleted may be made again at it, with the history that it had.
     pub(super) async fn put_version_1_snapshot(
         &self,
         key: &str,
@@ -233,8 +238,9 @@ impl Destination {
         }
     }
 
-    /// Compares object `key`, which was found, with that of the source. Returns [`Placed::New`] if it is to be stored: what an unfinished clone left,
-    /// or whatever else lies there, is removed if it is something else, since no ref can lead to it.
+    /// Compares object `key`, which was found, with that of the source. Returns [`Placed::New`] if
+    /// it is to be stored: what an unfinished clone left, or whatever else lies there, is removed
+    /// if it is something else, since no ref can lead to it.
     pub(super) async fn compare_or_remove(&self, key: &str, original: &Original<'_>) -> Result<Placed, Failure> {
         match self.compare_now(key, original).await {
             Err(Failure::Final(error)) if error.kind() == ErrorKind::Corrupt && !self.is_repository => {
@@ -295,7 +301,8 @@ impl Destination {
         Ok(true)
     }
 
-    /// Returns true if a store vouches that both objects have one checksum. If none does, or they have not, nothing follows.
+    /// Returns true if a store vouches that both objects have one checksum. If none does, or they
+    /// have not, nothing follows.
     async fn has_same_sum(&self, key: &str, original: &Original<'_>) -> Result<bool> {
         if let Some(there) = vouched_sum(&*self.storage, key).await? {
             let here = match original {

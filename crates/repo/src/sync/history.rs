@@ -25,7 +25,8 @@ impl Outstanding {
         targets: impl IntoIterator<Item = ObjectId>,
         agreed: &HashSet<ObjectId>,
     ) -> Result<Outstanding> {
-        let (mut missing, mut seen) = (Outstanding::default(), HashSet::new());
+        let mut missing = Outstanding::default();
+        let mut seen = HashSet::new();
         let mut meter = Meter::new("the commits to be copied or compared");
         for target in targets {
             if agreed.contains(&target) || seen.contains(&target) {

@@ -11,22 +11,26 @@
 //! | [`amended`] | what the operations log of the source tells of commits, which their copies do not |
 //! | [`removal`] | waits for a collection at the destination that may remove some of it |
 //!
-//! Snapshots, logs, manifests and chunks never change and keep their names, so that they are copied byte for byte and ids stay. Refs come
-//! last, when everything below them is stored and survives a power cut: a copy that is killed leaves objects that nothing refers to, and
-//! the next one goes on there.
+//! Snapshots, logs, manifests and chunks never change and keep their names, so that they are copied
+//! byte for byte and ids stay. Refs come last, when everything below them is stored and survives a
+//! power cut: a copy that is killed leaves objects that nothing refers to, and the next one goes on
+//! there.
 //!
-//! **Ids are no hashes.** Whatever is at the destination under an id that the refs reach is compared with the source, byte by byte
-//! ([`destination`]), also that of a commit that both have. What was compared with a source once is not compared with it again
-//! ([`agreements`]). In version 1, snapshots of one commit may name different parents, since expiration writes them again: that of
-//! the destination stays.
+//! **Ids are no hashes.** Whatever is at the destination under an id that the refs reach is
+//! compared with the source, byte by byte ([`destination`]), also that of a commit that both have.
+//! An object that was compared with a source is not compared with it again ([`agreements`]). In
+//! version 1, snapshots of one commit may name different parents, since expiration writes them
+//! again: that of the destination stays.
 //!
-//! **A collection of garbage at the destination** takes what is copied for garbage. As with a commit, refs move only if none has begun
-//! since the first object was stored; else all is looked at again. What an earlier copy or a deleted ref left may be found by a collection that
-//! began before and has not ended: then nothing is moved ([`removal`]). These objects are looked for again after the refs have moved, too, while
-//! the originals are at hand.
+//! **A collection of garbage at the destination** takes what is copied for garbage. As with a
+//! commit, refs move only if none has begun since the first object was stored; else all is looked
+//! at again. What an earlier copy or a deleted ref left may be found by a collection that began
+//! before and has not ended: then nothing is moved ([`removal`]). These objects are looked for
+//! again after the refs have moved, too, while the originals are at hand.
 //!
-//! **The source may change meanwhile.** Its refs are read once, in version 2 as one object. If an object is missing then, the source is
-//! opened again: a collection or an expiration may have removed it, and the copy begins again with the refs as they are now.
+//! **The source may change meanwhile.** Its refs are read once, in version 2 as one object. If an
+//! object is missing then, the source is opened again: a collection or an expiration may have
+//! removed it, and the copy begins again with the refs as they are now.
 
 pub mod agreements;
 mod amended;
@@ -66,7 +70,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Returns the number of objects that are needed as far as that is known, and of those that are there.
+    /// Returns the number of objects that are needed as far as that is known, and of those that are
+    /// there.
     pub fn progress(&self) -> (u64, u64) {
         let done = self.done.load(Ordering::Relaxed);
         (self.found.load(Ordering::Relaxed).max(done), done)
@@ -95,14 +100,16 @@ impl Counters {
 /// Failure of one attempt of a copy.
 #[derive(Debug)]
 enum Failure {
-    /// An object is missing in the source, or was collected at the destination: the next attempt may succeed.
+    /// An object is missing in the source, or was collected at the destination: the next attempt
+    /// may succeed.
     Changed(Error),
     /// It cannot succeed.
     Final(Error),
 }
 
 impl Failure {
-    /// Names the place `source` in an error of the source. An object that is missing may be so because the source has changed.
+    /// Names the place `source` in an error of the source. An object that is missing may be so
+    /// because the source has changed.
     fn of_source(error: Error, source: &str) -> Self {
         let is_missing = error.kind() == ErrorKind::NotFound;
         let error = error.context(source.to_owned());
@@ -116,8 +123,9 @@ impl From<Error> for Failure {
     }
 }
 
-/// Opens `source` again. Returns true with it if refs or objects may have changed since it was opened. It may have become a repository of another
-/// version, which callers that have a destination check by [`Ends::new`].
+/// Opens `source` again. Returns true with it if refs or objects may have changed since it was
+/// opened. It may have become a repository of another version, which callers that have a
+/// destination check by [`Ends::new`].
 async fn reopen(source: &Repository) -> Result<(Repository, bool)> {
     let again = Repository::open(Arc::clone(source.storage())).await?;
     check_source(&again)?;
@@ -125,7 +133,8 @@ async fn reopen(source: &Repository) -> Result<(Repository, bool)> {
     Ok((again, has_changed))
 }
 
-/// Returns the source for another attempt after `error`, with which attempt number `tries` has failed; or fails if that cannot help.
+/// Returns the source for another attempt after `error`, with which attempt number `tries` has
+/// failed; or fails if that cannot help.
 async fn begin_again(source: &Repository, error: Error, tries: u32) -> Result<Repository> {
     let is_busy = error.kind() == ErrorKind::Busy;
     let (again, has_changed) = reopen(source).await?;
@@ -149,8 +158,9 @@ async fn begin_again(source: &Repository, error: Error, tries: u32) -> Result<Re
     ))
 }
 
-/// Fails if the file `repo` of the source has metadata of one of the commits `outstanding` that cannot be read: the destination's would have it from then
-/// on. In version 1 they are in the snapshots, which are copied as they are.
+/// Fails if the file `repo` of the source has metadata of one of the commits `outstanding` that
+/// cannot be read: the destination's would have it from then on. In version 1 they are in the
+/// snapshots, which are copied as they are.
 async fn check_metadata(source: &Repository, outstanding: &Outstanding) -> Result<()> {
     if source.version() != SpecVersion::V2 {
         return Ok(());
@@ -162,7 +172,8 @@ async fn check_metadata(source: &Repository, outstanding: &Outstanding) -> Resul
     Ok(())
 }
 
-/// Fails with [`Failure::Changed`] if one of the logs `lacking` of the commits `copied` was collected while they were copied.
+/// Fails with [`Failure::Changed`] if one of the logs `lacking` of the commits `copied` was
+/// collected while they were copied.
 async fn check_logs(source: &Repository, copied: &Outstanding, lacking: &HashSet<ObjectId>) -> Result<(), Failure> {
     // A first commit of version 1 never has one.
     let is_first = |id: &ObjectId| copied.commits.iter().any(|commit| commit.id == *id && commit.parent.is_none());
@@ -200,7 +211,8 @@ fn check_source(source: &Repository) -> Result<()> {
     Ok(())
 }
 
-/// Returns the error for an object of `source` that is still missing when the source has not changed.
+/// Returns the error for an object of `source` that is still missing when the source has not
+/// changed.
 fn damaged(source: &Repository, error: Error) -> Error {
     let why = "an object is missing: `icechunkfs verify` tells which snapshots need it".to_owned();
     error.not_found_as_corrupt(why).context(source.storage().location().to_owned())
@@ -222,7 +234,8 @@ impl Ends {
         Ok(Ends { source, destination })
     }
 
-    /// Opens both again after `error`, with which attempt number `tries` has failed; or fails if that cannot help. What they are now is checked anew.
+    /// Opens both again after `error`, with which attempt number `tries` has failed; or fails if
+    /// that cannot help. What they are now is checked anew.
     async fn begin_again(self, error: Error, tries: u32) -> Result<Self> {
         let source = begin_again(&self.source, error, tries).await?;
         let destination = Repository::open(Arc::clone(self.destination.storage())).await?;

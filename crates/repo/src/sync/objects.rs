@@ -1,13 +1,17 @@
-//! Copies the objects that commits need: snapshots, logs, manifests and chunks. What is at the destination is compared ([`super::destination`]).
+//! Copies the objects that commits need: snapshots, logs, manifests and chunks. What is at the
+//! destination is compared ([`super::destination`]).
 //!
-//! Commits are copied in groups, oldest first, so that memory is bounded by what one group needs beside the ids of all chunks, and so that
-//! a copy that is killed has whole commits to go on from. Metadata is decoded before it is stored: damage is found, not copied.
+//! Commits are copied in groups, oldest first, so that memory is bounded by what one group needs
+//! beside the ids of all chunks, and so that a copy that is killed has whole commits to go on from.
+//! Metadata is decoded before it is stored: damage is found, not copied.
 //!
-//! **What was walked is what is stored.** Which branches go forward was decided by the parents that the source showed then. In version 1 they are in the
-//! snapshots, which are read again to be copied: another parent is an error. So is a later time in any snapshot.
+//! **What was walked is what is stored.** Which branches go forward was decided by the parents that
+//! the source showed then. In version 1 they are in the snapshots, which are read again to be
+//! copied: another parent is an error. So is a later time in any snapshot.
 //!
-//! An object gets its name at a local destination when its bytes are on the disk. What was there before may be of a copy that was killed, so it is
-//! flushed, too, by a descriptor that is older than the first write: it sees errors since then, and earlier ones that nobody was told of.
+//! An object gets its name at a local destination when its bytes are on the disk. What was there
+//! before may be of a copy that was killed, so it is flushed, too, by a descriptor that is older
+//! than the first write: it sees errors since then, and earlier ones that nobody was told of.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -37,9 +41,11 @@ use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 use icechunkfs_format::format::transaction_log::TransactionLog;
 use icechunkfs_store::storage::{ObjectSource, Storage};
 
-/// Commits that are copied together. A history of small commits would otherwise take some round trips for each.
+/// Commits that are copied together. A history of small commits would otherwise take some round
+/// trips for each.
 const GROUP: usize = 64;
-/// Snapshots and manifests that are decoded at the same time. An unusually large one may take some hundred MiB of memory.
+/// Snapshots and manifests that are decoded at the same time. An unusually large one may take some
+/// hundred MiB of memory.
 const DECODED_AT_ONCE: usize = 8;
 /// Objects whose copies are prepared at the same time: each takes some kilobytes of memory.
 const PREPARED: usize = 1024;
@@ -60,12 +66,13 @@ pub(super) struct Copy<'a> {
     to: Destination,
     counters: &'a Counters,
     memory: MemoryLimit,
-    /// Metadata and chunks that need not be copied: needed by commits about which both agree, or copied before.
+    /// Metadata and chunks that need not be copied: needed by commits about which both agree, or
+    /// copied before.
     manifests: HashSet<ObjectId>,
     chunks: ChunkEnds,
     memory_of_ids: Meter,
-    /// True if snapshots are read past any cache and may differ in their parents, because an expiration may have written those of the source
-    /// again.
+    /// True if snapshots are read past any cache and may differ in their parents, because an
+    /// expiration may have written those of the source again.
     rewrites_snapshots: bool,
     /// Commits that refs of the destination reach.
     present: &'a HashSet<ObjectId>,
@@ -79,7 +86,8 @@ pub(super) struct Copy<'a> {
     root: Option<Arc<File>>,
 }
 
-/// Chunk objects, each with the end of the last part of it that a manifest names: it has at least as many bytes.
+/// Chunk objects, each with the end of the last part of it that a manifest names: it has at least
+/// as many bytes.
 #[derive(Debug)]
 struct ChunkEnds {
     ends: HashMap<ObjectId, u64>,
@@ -122,7 +130,8 @@ type Copied<T> = (T, Option<String>);
 /// Commits that are treated alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Commits {
-    /// Refs of the destination reach them. What it has of them is compared; what it lacks stays away, whatever the source has under that name.
+    /// Refs of the destination reach them. What it has of them is compared; what it lacks stays
+    /// away, whatever the source has under that name.
     Present,
     /// Whatever they need is stored.
     New,
@@ -138,7 +147,8 @@ enum CopiedLog {
 }
 
 impl<'a> Copy<'a> {
-    /// Begins a copy from `source` that holds at most `memory` bytes of objects at a time. Refs of the destination reach the commits `present`.
+    /// Begins a copy from `source` that holds at most `memory` bytes of objects at a time. Refs of
+    /// the destination reach the commits `present`.
     pub(super) fn new(
         source: &Repository,
         to: Destination,
@@ -172,7 +182,8 @@ impl<'a> Copy<'a> {
             self.root = Some(Arc::new(root));
         }
         self.skip_agreed(outstanding).await?;
-        // Those that refs reach come first: what others need of them is compared then, and is no find.
+        // Those that refs reach come first: what others need of them is compared then, and is no
+        // find.
         let is_present = |commit: &&SnapshotInfo<()>| self.present.contains(&commit.id);
         let (there, new): (Vec<_>, Vec<_>) = outstanding.commits.iter().partition(is_present);
         for group in there.chunks(GROUP) {
@@ -197,8 +208,9 @@ impl<'a> Copy<'a> {
         blocking(flush).await.context(place)
     }
 
-    /// Finds what needs no comparison because both agree about it: the manifests of the commits before, and the chunks of those
-    /// manifests that the outstanding commits replace. The source has the same, unless it has removed these commits.
+    /// Finds what needs no comparison because both agree about it: the manifests of the commits
+    /// before, and the chunks of those manifests that the outstanding commits replace. The source
+    /// has the same, unless it has removed these commits.
     async fn skip_agreed(&mut self, outstanding: &Outstanding) -> Result<(), Failure> {
         let Some(last) = outstanding.commits.last() else { return Ok(()) };
         let mut replaced = HashSet::new();
@@ -226,8 +238,8 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    /// Returns the parts of chunks that manifest `id` of the destination has, none if it is not there. That of the source may have become another one
-    /// since both were compared.
+    /// Returns the parts of chunks that manifest `id` of the destination has, none if it is not
+    /// there. That of the source may have become another one since both were compared.
     async fn parts_there(&self, id: ObjectId) -> Result<Vec<Part>> {
         let place = || format!("{}: manifests/{id}", self.to.storage().location());
         match self.to.storage().get_fixed(&format!("manifests/{id}"), MAX_FILE).await {
@@ -237,8 +249,9 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Returns those of `manifests`, of the snapshot `key` with these `bytes` in the source, that the destination's snapshot of this name
-    /// has, too. A migration to another place gives commits other manifests, and keeps the ids of the commits.
+    /// Returns those of `manifests`, of the snapshot `key` with these `bytes` in the source, that
+    /// the destination's snapshot of this name has, too. A migration to another place gives commits
+    /// other manifests, and keeps the ids of the commits.
     async fn keep_present(&self, key: &str, bytes: &Bytes, manifests: HashSet<ObjectId>) -> Result<HashSet<ObjectId>> {
         let to = self.to.storage();
         let place = || to.location().to_owned();
@@ -254,7 +267,8 @@ impl<'a> Copy<'a> {
         Ok(manifests.intersection(&there).copied().collect())
     }
 
-    /// Returns true if object `id` of `folder`, which was looked for, is to be copied or compared for `commits`.
+    /// Returns true if object `id` of `folder`, which was looked for, is to be copied or compared
+    /// for `commits`.
     fn concerns(&self, commits: Commits, folder: &str, id: ObjectId) -> bool {
         commits == Commits::New || self.to.has(&format!("{folder}/{id}"))
     }
@@ -347,8 +361,8 @@ impl<'a> Copy<'a> {
         Ok(found)
     }
 
-    /// Copies snapshot `id`, the parent of which was `walked` and which was made at `time` or before, as was said then. Returns the manifests that it
-    /// needs, and its key if it was there.
+    /// Copies snapshot `id`, the parent of which was `walked` and which was made at `time` or
+    /// before, as was said then. Returns the manifests that it needs, and its key if it was there.
     async fn snapshot(
         &self,
         id: ObjectId,
@@ -397,11 +411,13 @@ impl<'a> Copy<'a> {
         Ok((parts, self.put(&key, bytes).await?))
     }
 
-    /// Copies the logs `ids`. Version 1 has none for a first commit, and where the source lacks one, the copy does.
+    /// Copies the logs `ids`. Version 1 has none for a first commit, and where the source lacks
+    /// one, the copy does.
     async fn logs(&mut self, ids: &[ObjectId]) -> Result<(), Failure> {
         let this = &*self;
         let copy = |id: &ObjectId| -> BoxFuture<'_, Result<CopiedLog, Failure>> {
-            let (id, key) = (*id, format!("transactions/{id}"));
+            let id = *id;
+            let key = format!("transactions/{id}");
             Box::pin(async move {
                 match this.read(&key, MAX_FILE, check_log).await {
                     Ok((bytes, ())) => Ok(CopiedLog::There(this.put(&key, bytes).await?)),
@@ -433,9 +449,10 @@ impl<'a> Copy<'a> {
         limit: u64,
         decode: impl FnOnce(ObjectId, &[u8]) -> Result<T> + Send + 'static,
     ) -> Result<(Bytes, T), Failure> {
-        let bytes = match self.rewrites_snapshots && key.starts_with("snapshots/") {
-            true => self.from.get(key, limit).await,
-            false => self.from.get_fixed(key, limit).await,
+        let bytes = if self.rewrites_snapshots && key.starts_with("snapshots/") {
+            self.from.get(key, limit).await
+        } else {
+            self.from.get_fixed(key, limit).await
         };
         let bytes = bytes.map_err(|error| Failure::of_source(error, self.from.location()))?;
         let id: ObjectId = key.rsplit('/').next().unwrap_or_default().parse()?;
@@ -465,7 +482,8 @@ impl<'a> Copy<'a> {
         (placed == Placed::Found).then(|| key.to_owned())
     }
 
-    /// Copies chunk object `key`, which has at least `end` bytes. Returns the key if it is there already.
+    /// Copies chunk object `key`, which has at least `end` bytes. Returns the key if it is there
+    /// already.
     async fn chunk(&self, key: String, end: u64) -> Result<Option<String>, Failure> {
         let _permit = self.memory.take(end.min(IN_MEMORY)).await;
         let of_source = |error| Failure::of_source(error, self.from.location());
@@ -540,12 +558,14 @@ impl<'a> Copy<'a> {
         Ok(file.try_clone().map_err(failed)?)
     }
 
-    /// Returns the objects that were at the destination, that no ref reached, and that this copy uses.
+    /// Returns the objects that were at the destination, that no ref reached, and that this copy
+    /// uses.
     pub(super) fn found(&self) -> Vec<FoundObject<'_>> {
         self.reused.iter().map(|key| self.to.found(key)).collect()
     }
 
-    /// Stores again what was at the destination and a collection of garbage has removed since it was found. Returns the number of such objects.
+    /// Stores again what was at the destination and a collection of garbage has removed since it
+    /// was found. Returns the number of such objects.
     pub(super) async fn restore_reused(&mut self) -> Result<usize, Failure> {
         let gone = self.to.look_again(&self.reused).await?;
         for key in &gone {

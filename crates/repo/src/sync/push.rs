@@ -1,7 +1,8 @@
 //! Moves refs of a repository to where another has them.
 //!
-//! A branch moves forward only, unless that is forced: then commits that only it led to are on no branch any more. A tag never moves, and
-//! the name of a deleted tag is never used again, forced or not. Refs that the source lacks stay.
+//! A branch moves forward only, unless that is forced: then commits that only it led to are on no
+//! branch any more. A tag never moves, and the name of a deleted tag is never used again, forced or
+//! not. Refs that the source lacks stay.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -79,7 +80,8 @@ pub struct Pushed {
     pub commits: usize,
 }
 
-/// Copies what the destination lacks, and moves its refs. A refused ref does not keep others from moving.
+/// Copies what the destination lacks, and moves its refs. A refused ref does not keep others from
+/// moving.
 pub async fn push(
     source: Repository,
     destination: Repository,
@@ -88,10 +90,12 @@ pub async fn push(
     clock: Clock,
 ) -> Result<Pushed> {
     let mut ends = Ends::new(source, destination)?;
-    match options.dry_run {
-        // A push of the same would be refused. The store is not asked: that needs permission to write.
-        true => ends.destination.check_writable()?,
-        false => ends.destination.check_changes_allowed().await?,
+    if options.dry_run {
+        // A push of the same would be refused. The store is not asked: that needs permission to
+        // write.
+        ends.destination.check_writable()?;
+    } else {
+        ends.destination.check_changes_allowed().await?;
     }
     let mut tries = 0;
     loop {
@@ -196,7 +200,8 @@ fn import_of(found: &PushedRef) -> RefImport<'_> {
     }
 }
 
-/// Returns those of the commits `present` of the destination that were compared with the source before.
+/// Returns those of the commits `present` of the destination that were compared with the source
+/// before.
 async fn agreed(
     source: &Repository,
     destination: &Repository,
@@ -211,8 +216,9 @@ async fn agreed(
     Ok(agreed)
 }
 
-/// Returns the refs of `repository` for a push of those that `names` name, or of all. A push of all fails if one is damaged, because it
-/// would not be pushed, or its target not be known, without a failure.
+/// Returns the refs of `repository` for a push of those that `names` name, or of all. A push of all
+/// fails if one is damaged, because it would not be pushed, or its target not be known, without a
+/// failure.
 async fn refs_for(repository: &Repository, names: &[String]) -> Result<Refs> {
     if names.is_empty() { repository.complete_refs().await } else { repository.refs().await }
 }
@@ -240,16 +246,18 @@ fn is_move(change: &Change) -> bool {
     matches!(change, Change::Created | Change::Forward | Change::Forced)
 }
 
-/// Returns the commit of the destination that the new commits up to `tip` of the source follow there; none if they follow none. What the source
-/// says of commits that the destination has does not count: these keep their parents.
+/// Returns the commit of the destination that the new commits up to `tip` of the source follow
+/// there; none if they follow none. What the source says of commits that the destination has does
+/// not count: these keep their parents.
 async fn joined(source: &Repository, tip: ObjectId, present: &HashSet<ObjectId>) -> Result<Option<ObjectId>> {
     let mut joined = None;
     source
         .try_walk(tip, |commit| {
-            joined = match present.contains(&commit.id) {
-                true => Some(commit.id),
-                false => newest_expired(&commit.pruned_ancestor_tx_logs, present)
-                    .and_then(|at| commit.pruned_ancestor_tx_logs.get(at).copied()),
+            joined = if present.contains(&commit.id) {
+                Some(commit.id)
+            } else {
+                newest_expired(&commit.pruned_ancestor_tx_logs, present)
+                    .and_then(|at| commit.pruned_ancestor_tx_logs.get(at).copied())
             };
             Ok(joined.is_none())
         })
@@ -257,7 +265,8 @@ async fn joined(source: &Repository, tip: ObjectId, present: &HashSet<ObjectId>)
     Ok(joined)
 }
 
-/// Returns the position of the newest of the ancestors that have `expired` in the source and that the destination still has.
+/// Returns the position of the newest of the ancestors that have `expired` in the source and that
+/// the destination still has.
 fn newest_expired(expired: &[ObjectId], present: &HashSet<ObjectId>) -> Option<usize> {
     expired.iter().rposition(|ancestor| present.contains(ancestor))
 }
@@ -306,8 +315,8 @@ async fn change_of(
     }))
 }
 
-/// Returns `change`, unless the commit that is new to the destination is from the future: times of commits rise, so that programs could not commit
-/// after it until then.
+/// Returns `change`, unless the commit that is new to the destination is from the future: times of
+/// commits rise, so that programs could not commit after it until then.
 async fn checked_time(
     source: &Repository,
     found: &PushedRef,
@@ -329,8 +338,9 @@ async fn checked_time(
     )))
 }
 
-/// Returns what becomes of a ref whose move failed with `error`, if it failed because the ref changed there during the push: others move
-/// all the same. So do they if the repository forbids this one.
+/// Returns what becomes of a ref whose move failed with `error`, if it failed because the ref
+/// changed there during the push: others move all the same. So do they if the repository forbids
+/// this one.
 async fn change_meanwhile(destination: &Repository, found: &PushedRef, error: &Error) -> Result<Option<Change>> {
     if error.kind() == ErrorKind::NotPermitted {
         return Ok(Some(Change::Refused(error.to_string())));
@@ -360,8 +370,8 @@ fn deleted_tag() -> Change {
 
 /// Returns the records of the commits that the destination lacks, parents first; none in version 1.
 ///
-/// A commit whose ancestors have expired in the source follows the newest of them that the destination still has: else the push would
-/// expire them there, too.
+/// A commit whose ancestors have expired in the source follows the newest of them that the
+/// destination still has: else the push would expire them there, too.
 fn records(
     source: &Repository,
     outstanding: &Outstanding,

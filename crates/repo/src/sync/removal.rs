@@ -1,7 +1,8 @@
 //! Objects at the destination that a collection of garbage may remove yet.
 //!
-//! A collection removes the objects that no ref led to when it began, also if a push has made a ref that leads there since. A copy has to keep
-//! the names of objects, so that nothing helps but to wait until the collection has ended.
+//! A collection removes the objects that no ref led to when it began, also if a push has made a ref
+//! that leads there since. A copy has to keep the names of objects, so that nothing helps but to
+//! wait until the collection has ended.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -31,8 +32,9 @@ pub(super) struct FoundObject<'a> {
     pub(super) stored: Option<u64>,
 }
 
-/// Waits for the end of a collection that may remove some of the objects `found`, which no ref of `destination` leads to: its refs lead to the
-/// commits `present`. Returns true if it has waited: then objects may be gone.
+/// Waits for the end of a collection that may remove some of the objects `found`, which no ref of
+/// `destination` leads to: its refs lead to the commits `present`. Returns true if it has waited:
+/// then objects may be gone.
 ///
 /// Errors: [`ErrorKind::Busy`] if the collection does not end, or nothing tells that it has.
 pub(super) async fn wait(
@@ -44,7 +46,8 @@ pub(super) async fn wait(
     let Some(state) = destination.state()?.filter(|_| !found.is_empty()) else { return Ok(false) };
     let place = || destination.storage().location().to_owned();
     let unfinished = destination.unfinished_collection(clock()).await.context(place)?;
-    // Of a collection that the log has no room for any more, nothing would tell when it can be forgotten.
+    // Of a collection that the log has no room for any more, nothing would tell when it can be
+    // forgotten.
     let Some(UnfinishedCollection::Begun(begun)) = unfinished else { return Ok(false) };
     // The store's clock gives the time of an object, and another machine's that of the collection.
     let first_safe = begun.saturating_add(u64::try_from(TOLERANCE.as_micros()).unwrap_or(u64::MAX));

@@ -1,8 +1,8 @@
 //! Names and checksums of cache entries.
 //!
-//! The checksum is an extended attribute of the file, so that the file itself has the entry's bytes and nothing else. The
-//! attribute stays with the file through a rename, and in a file system whose inodes have room for it (ext4's, by default)
-//! costs no block.
+//! The checksum is an extended attribute of the file, so that the file itself has the entry's bytes
+//! and nothing else. The attribute stays with the file through a rename, and in a file system whose
+//! inodes have room for it (ext4's, by default) costs no block.
 
 use std::fs::File;
 use std::io;

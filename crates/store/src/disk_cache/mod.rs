@@ -1,16 +1,21 @@
-//! Caches bytes of a remote repository on a disk of this machine, so that they cross the network once.
+//! Caches bytes of a remote repository on a disk of this machine, so that they cross the network
+//! once.
 //!
-//! Objects never change, so an entry, named after its object and range ([`Name`]), is never stale and lives until room is needed
-//! ([`space`]). The few documents that change are kept with the store's name of that state, and users ask the store if it is current.
+//! Objects never change, so an entry, named after its object and range ([`Name`]), is never stale
+//! and lives until room is needed ([`space`]). The few documents that change are kept with the
+//! store's name of that state, and users ask the store if it is current.
 //!
-//! An entry is a file with exactly its bytes, so that the kernel can be given it in place of a chunk, and with a checksum ([`entry`]).
-//! It is written under a temporary name, renamed, and not flushed: after a loss of power the checksum shows if it is complete. A damaged
-//! entry is removed and fetched again. Any other failure costs time and nothing else: the bytes come from the store, and the log reports
-//! the failure once in a while.
+//! An entry is a file with exactly its bytes, so that the kernel can be given it in place of a
+//! chunk, and with a checksum ([`entry`]). It is written under a temporary name, renamed, and not
+//! flushed: after a loss of power the checksum shows if it is complete. A damaged entry is removed
+//! and fetched again. Any other failure costs time and nothing else: the bytes come from the store,
+//! and the log reports the failure once in a while.
 //!
-//! Any number of processes of one user share a directory; other users only read a cache of root ([`place`]).
+//! Any number of processes of one user share a directory; other users only read a cache of root
+//! ([`place`]).
 //!
-//! Functions of [`DiskCache`] wait for the disk unless their name ends in `_now`; [`DiskCache::run_blocking`] is for callers that must not block.
+//! Functions of [`DiskCache`] wait for the disk unless their name ends in `_now`;
+//! [`DiskCache::run_blocking`] is for callers that must not block.
 
 mod entry;
 mod place;
@@ -83,11 +88,12 @@ pub struct CachedDocument {
 }
 
 impl DiskCache {
-    /// Opens the cache in `directory`, creating it if necessary, for the repository `scope`. The cache takes at most `size`
-    /// bytes, for all repositories together. Other users only read a cache that root owns.
+    /// Opens the cache in `directory`, creating it if necessary, for the repository `scope`. The
+    /// cache takes at most `size` bytes, for all repositories together. Other users only read a
+    /// cache that root owns.
     ///
-    /// Errors: [`ErrorKind::PermissionDenied`](icechunkfs_base::error::ErrorKind::PermissionDenied) if users other than root and this
-    /// one own it or may write to it.
+    /// Errors: [`ErrorKind::PermissionDenied`](icechunkfs_base::error::ErrorKind::PermissionDenied)
+    /// if users other than root and this one own it or may write to it.
     pub fn open(directory: &Path, size: u64, scope: &str) -> Result<Self> {
         let place = Arc::new(CacheDirectory::open(directory, scope)?);
         let space = Space::new(Arc::clone(&place), size);
@@ -167,7 +173,8 @@ impl DiskCache {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let waiting = Waiting(Arc::clone(self));
         drop(tokio::spawn(async move {
-            let (_hold, this) = (hold, &waiting.0);
+            let _hold = hold;
+            let this = &waiting.0;
             let turn = tokio::time::timeout(TIMEOUT, Arc::clone(&this.writers).acquire_owned()).await;
             let Ok(Ok(turn)) = turn else { return this.pause("it writes too slowly") };
             let writer = Arc::clone(this);
@@ -309,7 +316,8 @@ impl DiskCache {
     fn pause(&self, why: &str) {
         let until = (self.began.elapsed() + PAUSE).as_millis() as u64;
         self.paused.store(until, Ordering::Relaxed);
-        let (place, pause) = (self.directory().display(), PAUSE.as_secs());
+        let place = self.directory().display();
+        let pause = PAUSE.as_secs();
         warn!("the cache {place}: {why}; nothing is added to it for {pause} s");
     }
 }
@@ -341,7 +349,8 @@ fn sums_up(file: &File) -> bool {
         static PART: RefCell<Vec<u8>> = RefCell::new(vec![0; SUMMED_AT_A_TIME]);
     }
     PART.with_borrow_mut(|part| {
-        let (mut hasher, mut length) = (crc32fast::Hasher::new(), 0);
+        let mut hasher = crc32fast::Hasher::new();
+        let mut length = 0;
         loop {
             match file.read_at(part, length) {
                 Ok(0) => return Sum { length, sum: hasher.finalize() } == wanted,

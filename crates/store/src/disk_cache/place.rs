@@ -9,8 +9,9 @@
 //!
 //! `v1` is the layout. A later layout would have a folder beside it; room is shared.
 //!
-//! A cache is trusted as a whole or refused ([`icechunkfs_base::trust`]). A cache that root owns is read by other users and written by root
-//! alone. Everything is opened below the descriptors of its directories, without following any link.
+//! A cache is trusted as a whole or refused ([`icechunkfs_base::trust`]). A cache that root owns is
+//! read by other users and written by root alone. Everything is opened below the descriptors of its
+//! directories, without following any link.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -31,7 +32,8 @@ use icechunkfs_base::file_name::is_dots;
 use icechunkfs_base::trust;
 
 const TAG: &str = "CACHEDIR.TAG";
-/// First line of a tag file, see <https://bford.info/cachedir/>. The rest is for people, and may be reworded.
+/// First line of a tag file, see <https://bford.info/cachedir/>. The rest is for people, and may be
+/// reworded.
 const TAG_SIGN: &str = "Signature: 8a477f597d28d172789f06886806bc55";
 const TAG_TEXT: &str = "\
 Signature: 8a477f597d28d172789f06886806bc55
@@ -67,10 +69,12 @@ pub(super) struct Directories {
 }
 
 impl CacheDirectory {
-    /// Opens `directory`, creating it if necessary, for the repository `scope`, which is a file name.
+    /// Opens `directory`, creating it if necessary, for the repository `scope`, which is a file
+    /// name.
     ///
-    /// Errors: [`ErrorKind::InvalidInput`] if the directory has other content, [`ErrorKind::PermissionDenied`] if another
-    /// user owns it or may write to it, [`ErrorKind::Unsupported`] if its files have no extended attributes.
+    /// Errors: [`ErrorKind::InvalidInput`] if the directory has other content,
+    /// [`ErrorKind::PermissionDenied`] if another user owns it or may write to it,
+    /// [`ErrorKind::Unsupported`] if its files have no extended attributes.
     pub(super) fn open(directory: &Path, scope: &str) -> Result<Self> {
         let shown = format!("the cache {}", directory.display());
         let failed = |e| Error::io(&shown, e);
@@ -104,7 +108,8 @@ impl CacheDirectory {
             }
             Err(error) => return Err(failed(error)),
         };
-        let (scope, directories) = (scope.to_owned(), RwLock::new(Arc::new(opened)));
+        let scope = scope.to_owned();
+        let directories = RwLock::new(Arc::new(opened));
         Ok(CacheDirectory { directory, scope, directories, is_writable })
     }
 
@@ -155,7 +160,8 @@ impl CacheDirectory {
 }
 
 impl Directories {
-    /// Opens the directories of the cache `whole` for repository `scope`, creating missing ones if `make`. All must be trusted.
+    /// Opens the directories of the cache `whole` for repository `scope`, creating missing ones if
+    /// `make`. All must be trusted.
     fn open(whole: OwnedFd, scope: &str, make: bool) -> Result<Self> {
         let failed = |errno: Errno| Error::io(LAYOUT, errno.into());
         let stat = rustix::fs::fstat(&whole).map_err(failed)?;
@@ -180,7 +186,8 @@ impl Directories {
         Ok(opened)
     }
 
-    /// Checks every directory on the paths of entries of `scope`. No other user can add one after that.
+    /// Checks every directory on the paths of entries of `scope`. No other user can add one after
+    /// that.
     fn check(&self, scope: &str) -> Result<()> {
         check_directory(&self.layout, ".")?;
         check_directory(&self.layout, TEMPORARY)?;

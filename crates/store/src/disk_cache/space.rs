@@ -1,10 +1,12 @@
 //! Bounds the size of a cache, and deletes entries when more room is needed.
 //!
-//! All processes that share a cache keep one count of its bytes, in the file `used`. A writer adds its bytes to the count
-//! *before* it writes them; a process that deletes subtracts them *after*. The count is therefore never less than the truth,
-//! whatever dies in between, and while it is within the bound the cache is. When it would exceed the bound, one process lists
-//! the files, deletes the least recently used ones, and corrects the count. Writers hold a shared lock on the file `lock`
-//! meanwhile, and the process that tidies up an exclusive one, so that nothing is half written while the files are counted.
+//! All processes that share a cache keep one count of its bytes, in the file `used`. A writer adds
+//! its bytes to the count *before* it writes them; a process that deletes subtracts them *after*.
+//! The count is therefore never less than the truth, whatever dies in between, and while it is
+//! within the bound the cache is. When it would exceed the bound, one process lists the files,
+//! deletes the least recently used ones, and corrects the count. Writers hold a shared lock on the
+//! file `lock` meanwhile, and the process that tidies up an exclusive one, so that nothing is half
+//! written while the files are counted.
 //!
 //! A nearly full disk counts as a bound too: the last part of it is left to other programs.
 
@@ -25,7 +27,8 @@ use icechunkfs_base::trust;
 
 /// Unit of space that a file takes, in bytes.
 const BLOCK: u64 = 4096;
-/// Tenths that remain when there was too much: a tenth is freed at once, because listing the files takes long.
+/// Tenths that remain when there was too much: a tenth is freed at once, because listing the files
+/// takes long.
 const KEPT_TENTHS: u64 = 9;
 /// Entries larger than this part (1/4) of the cache are not kept.
 const LARGEST_PART: u64 = 4;
@@ -96,15 +99,16 @@ impl Space {
         Ok(true)
     }
 
-    /// Returns the bytes to delete before `cost` more may be taken, because the disk is nearly full.
+    /// Returns the bytes to delete before `cost` more may be taken, because the disk is nearly
+    /// full.
     fn disk_shortage(&self, cost: u64) -> io::Result<u64> {
         let disk = rustix::fs::fstatvfs(self.place.directories().layout())?;
         let left = (disk.f_blocks.saturating_mul(disk.f_frsize) / LEFT_PART).min(MAX_LEFT);
         Ok((left + cost).saturating_sub(disk.f_bavail.saturating_mul(disk.f_frsize)))
     }
 
-    /// Deletes the least recently used entries until `cost` more fits and the disk has `wanted` bytes more, and corrects the
-    /// count. Returns false if no room could be gained.
+    /// Deletes the least recently used entries until `cost` more fits and the disk has `wanted`
+    /// bytes more, and corrects the count. Returns false if no room could be gained.
     fn tidy(&self, cost: u64, wanted: u64) -> io::Result<bool> {
         let Some(_lock) = self.lock("lock", FlockOperation::NonBlockingLockExclusive)? else { return Ok(false) };
         let directories = self.place.directories();
@@ -119,7 +123,8 @@ impl Space {
         let used: u64 = files.iter().map(|(_, cost)| cost).sum();
         let goal = (self.bound / 10 * KEPT_TENTHS).min(self.bound - cost).min(used.saturating_sub(wanted));
         files.sort_unstable();
-        let (mut left, mut newest_gone) = (used, (i64::MIN, 0));
+        let mut left = used;
+        let mut newest_gone = (i64::MIN, 0);
         for (age, cost) in files {
             if left <= goal {
                 break;
@@ -142,7 +147,8 @@ impl Space {
         Ok(wanted == 0 || left < used)
     }
 
-    /// Opens the file `name`, creating it if necessary. No other user may read it: any reader could lock it forever.
+    /// Opens the file `name`, creating it if necessary. No other user may read it: any reader could
+    /// lock it forever.
     fn open(&self, name: &str) -> io::Result<File> {
         let directories = self.place.directories();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -153,7 +159,8 @@ impl Space {
         {
             return Ok(file);
         }
-        // The file is not trusted, or from a time when caches were shared. The directory belongs to this user alone.
+        // The file is not trusted, or from a time when caches were shared. The directory belongs to
+        // this user alone.
         match rustix::fs::unlinkat(directories.layout(), name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(open()?),
             Err(errno) => Err(errno.into()),
@@ -176,7 +183,8 @@ impl Space {
 }
 
 impl Room<'_> {
-    /// Keeps the room for an entry that is in its place; only the `old` bytes that it replaced are released.
+    /// Keeps the room for an entry that is in its place; only the `old` bytes that it replaced are
+    /// released.
     pub(super) fn commit(mut self, old: Option<u64>) {
         self.cost = old.map_or(0, cost);
     }
@@ -245,7 +253,8 @@ fn each_layout(directory: &OwnedFd, then: &mut impl FnMut(&FoundEntry<'_>)) -> i
     Ok(())
 }
 
-/// Calls `then` for every file below `directory`. Links are not followed, and files that vanish meanwhile are skipped.
+/// Calls `then` for every file below `directory`. Links are not followed, and files that vanish
+/// meanwhile are skipped.
 fn each_file(directory: &OwnedFd, depth: u32, then: &mut impl FnMut(&FoundEntry<'_>)) -> io::Result<()> {
     for entry in Dir::read_from(directory)? {
         let entry = entry?;

@@ -83,7 +83,8 @@ fn damage_is_noticed_and_removed() {
 fn the_bound_is_kept_and_what_is_used_stays() {
     let place = tempfile::tempdir().unwrap();
     let bound = 100 * 4096;
-    let (first, second) = (cache(place.path(), bound), cache(place.path(), bound));
+    let first = cache(place.path(), bound);
+    let second = cache(place.path(), bound);
     first.put(&name(1000), &[1; 4096]);
     for n in 0..500 {
         let cache = if n % 2 == 0 { &first } else { &second };

@@ -1,11 +1,13 @@
 //! A store behind a disk cache, or the disk cache alone.
 //!
-//! Objects that never change are looked up in the cache first. Mutable documents are requested on condition that they have changed: the
-//! store then answers in a few bytes, or sends the new document. Ranges of objects are chunks or parts of them, which the reader caches
-//! itself, since it knows where a chunk ends (`icechunkfs_repo::reader`).
+//! Objects that never change are looked up in the cache first. Mutable documents are requested on
+//! condition that they have changed: the store then answers in a few bytes, or sends the new
+//! document. Ranges of objects are chunks or parts of them, which the reader caches itself, since
+//! it knows where a chunk ends (`icechunkfs_repo::reader`).
 //!
-//! Without a store the mount is offline: it shows the state that was seen last, and nothing can be written. An object that is not in the
-//! cache is an error of kind [`ErrorKind::Offline`], never an absence.
+//! Without a store the mount is offline: it shows the state that was seen last, and nothing can be
+//! written. An object that is not in the cache is an error of kind [`ErrorKind::Offline`], never an
+//! absence.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -64,7 +66,8 @@ pub(super) fn offline(cache: Option<Arc<DiskCache>>, shown: String) -> Result<Ar
 }
 
 impl CachedStorage {
-    /// Records the current state of `key`, and waits until that is done, so that it cannot overwrite a later state.
+    /// Records the current state of `key`, and waits until that is done, so that it cannot
+    /// overwrite a later state.
     async fn record(&self, key: &str, answer: CachedDocument) {
         let key = key.to_owned();
         let recorded = self.cache.run_blocking(move |cache| {

@@ -24,8 +24,9 @@ impl Default for StoreClock {
 }
 
 impl StoreClock {
-    /// Returns the seconds by which the store's clock is ahead of this machine's, by the last response; none before the first. The header
-    /// has whole seconds, and the response took time: a second or two is no difference.
+    /// Returns the seconds by which the store's clock is ahead of this machine's, by the last
+    /// response; none before the first. The header has whole seconds, and the response took time: a
+    /// second or two is no difference.
     pub fn ahead(&self) -> Option<i64> {
         Some(self.ahead.load(Ordering::Relaxed)).filter(|&ahead| ahead != UNKNOWN)
     }

@@ -1,10 +1,12 @@
 //! Conditional writes over a network that may lose responses.
 //!
-//! A conditional write that is repeated because its response was lost finds its own result and looks refused. Each write therefore
-//! carries a unique id in its user metadata, as in the reference implementation. After a refusal, or without a response, the writer
-//! checks which id the object has before it reports the error. Where that cannot be read, since the configuration allows no metadata, or
-//! the store or a proxy before it keeps none or answers no HEAD, the writer compares the bytes. If it cannot read these either, the outcome
-//! is unknown, and the error says so: it is no refusal, after which the caller would report that another writer was faster.
+//! A conditional write that is repeated because its response was lost finds its own result and
+//! looks refused. Each write therefore carries a unique id in its user metadata, as in the
+//! reference implementation. After a refusal, or without a response, the writer checks which id the
+//! object has before it reports the error. Where that cannot be read, since the configuration
+//! allows no metadata, or the store or a proxy before it keeps none or answers no HEAD, the writer
+//! compares the bytes. If it cannot read these either, the outcome is unknown, and the error says
+//! so: it is no refusal, after which the caller would report that another writer was faster.
 
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
@@ -15,13 +17,15 @@ use super::explain::is_not_supported;
 use super::object::collect;
 use icechunkfs_base::error::{Error, ErrorKind};
 
-/// User metadata key of the write id, which is a part of the name of a header. Letters only: nginx drops headers with a `_` in their names,
-/// so that the store behind it finds another signature, and Azure takes no `-`.
+/// User metadata key of the write id, which is a part of the name of a header. Letters only: nginx
+/// drops headers with a `_` in their names, so that the store behind it finds another signature,
+/// and Azure takes no `-`.
 const WRITE_ID: &str = "icechunkwriteid";
 /// Value that is no object's entity tag or generation.
 const NO_VERSION: &str = "1";
 
-/// Puts `bytes` at `path` if the mode of `options` allows it. Unless `uses_metadata`, the object gets no write id.
+/// Puts `bytes` at `path` if the mode of `options` allows it. Unless `uses_metadata`, the object
+/// gets no write id.
 pub(super) async fn put(
     store: &dyn ObjectStore,
     path: &Path,
@@ -52,7 +56,8 @@ fn write_id_attribute() -> Attribute {
     Attribute::Metadata(WRITE_ID.into())
 }
 
-/// Returns true if the object at `path` is the one that a write of `bytes`, with the write id `id` if there is one, stores.
+/// Returns true if the object at `path` is the one that a write of `bytes`, with the write id `id`
+/// if there is one, stores.
 async fn is_stored(
     store: &dyn ObjectStore,
     path: &Path,
@@ -82,8 +87,9 @@ fn is_refusal(error: &StoreError) -> bool {
     matches!(error, StoreError::AlreadyExists { .. } | StoreError::Precondition { .. } | StoreError::NotModified { .. })
 }
 
-/// Returns the error for a write that was refused, perhaps after an attempt whose answer was lost. The reason `why` the object cannot be read is
-/// only logged: callers must not take this error for a refusal.
+/// Returns the error for a write that was refused, perhaps after an attempt whose answer was lost.
+/// The reason `why` the object cannot be read is only logged: callers must not take this error for
+/// a refusal.
 fn unknown(path: &Path, why: &StoreError) -> StoreError {
     tracing::warn!("{path}: it cannot be read after a write that was refused: {why}");
     let message =
@@ -103,8 +109,9 @@ fn may_be_done(error: &StoreError) -> bool {
     !is_refused && !is_not_supported(error)
 }
 
-/// Checks that `store` compares before it writes, with an existing object that never changes: `bytes` at `path`. A store that does not
-/// compare writes the same bytes once more, which changes nothing.
+/// Checks that `store` compares before it writes, with an existing object that never changes:
+/// `bytes` at `path`. A store that does not compare writes the same bytes once more, which changes
+/// nothing.
 pub(super) async fn check(store: &dyn ObjectStore, path: &Path, bytes: &Bytes) -> object_store::Result<bool> {
     let other = UpdateVersion { e_tag: Some(format!("\"{NO_VERSION}\"")), version: Some(NO_VERSION.to_owned()) };
     for mode in [PutMode::Create, PutMode::Update(other)] {

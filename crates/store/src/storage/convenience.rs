@@ -32,8 +32,8 @@ impl dyn Storage + '_ {
         self.capabilities().local_path.clone()
     }
 
-    /// Returns true if `words`, a path or URL that a user or a mount gave, names this place, in whatever spelling. Symbolic links in a local
-    /// path are followed.
+    /// Returns true if `words`, a path or URL that a user or a mount gave, names this place, in
+    /// whatever spelling. Symbolic links in a local path are followed.
     pub fn is_named(&self, words: &str) -> bool {
         match (&self.capabilities().local_path, Location::parse(words).map(|location| location.place)) {
             (Some(local), Ok(StorePlace::Local(path))) => std::fs::canonicalize(path).is_ok_and(|path| path == *local),
@@ -67,7 +67,8 @@ impl dyn Storage + '_ {
 
     /// Reads the whole object `key`, of at most `limit` bytes.
     ///
-    /// Errors: [`ErrorKind::NotFound`] if the object does not exist, [`ErrorKind::OutOfMemory`] if it is larger than `limit`.
+    /// Errors: [`ErrorKind::NotFound`] if the object does not exist, [`ErrorKind::OutOfMemory`] if
+    /// it is larger than `limit`.
     pub async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
         self.get_in_mode(key, limit, ReadMode::Latest).await.map(|object| object.bytes)
     }
@@ -77,12 +78,14 @@ impl dyn Storage + '_ {
         self.get_in_mode(key, limit, ReadMode::Immutable).await.map(|object| object.bytes)
     }
 
-    /// Reads exactly `length` bytes of object `key` at `offset`. Fails with [`ErrorKind::Corrupt`] if the object ends earlier.
+    /// Reads exactly `length` bytes of object `key` at `offset`. Fails with [`ErrorKind::Corrupt`]
+    /// if the object ends earlier.
     pub async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
         self.get_in_mode(key, length, ReadMode::Range(offset)).await.map(|object| object.bytes)
     }
 
-    /// Returns the modification time of object `key` by the store's clock, in microseconds since 1970-01-01 UTC, if it is known.
+    /// Returns the modification time of object `key` by the store's clock, in microseconds since
+    /// 1970-01-01 UTC, if it is known.
     pub async fn modified(&self, key: &str) -> Result<Option<u64>> {
         self.get_in_mode(key, 0, ReadMode::Head).await.map(|object| object.modified)
     }
@@ -120,7 +123,8 @@ impl dyn Storage + '_ {
         self.store(key, Content::Conditional(bytes, condition)).await
     }
 
-    /// Stores `bytes` as object `key` if `condition` holds and there is no object `unless` ([`Content::Unless`]).
+    /// Stores `bytes` as object `key` if `condition` holds and there is no object `unless`
+    /// ([`Content::Unless`]).
     pub async fn put_unless(&self, key: &str, bytes: Bytes, condition: Condition, unless: &'static str) -> Result<()> {
         self.store(key, Content::Unless { bytes, condition, unless }).await
     }
@@ -140,7 +144,8 @@ impl dyn Storage + '_ {
         self.store(key, Content::FileCopy(file, length)).await
     }
 
-    /// Copies an object of `bytes` bytes to `key` within the store. Returns false if the store cannot do that.
+    /// Copies an object of `bytes` bytes to `key` within the store. Returns false if the store
+    /// cannot do that.
     pub async fn copy_from(&self, from: &StoreAddress, key: &str, bytes: u64) -> Result<bool> {
         match self.store(key, Content::ObjectCopy(from, bytes)).await {
             Ok(()) => Ok(true),
@@ -149,7 +154,8 @@ impl dyn Storage + '_ {
         }
     }
 
-    /// Lists all objects whose key begins with `prefix`, which is empty or ends with `/`, in no particular order.
+    /// Lists all objects whose key begins with `prefix`, which is empty or ends with `/`, in no
+    /// particular order.
     pub async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         let mut found = Vec::new();
         let mut collect = |object| {
@@ -185,7 +191,8 @@ impl dyn Storage + '_ {
         self.remove(Removal::Objects(keys)).await
     }
 
-    /// Removes object `key`, of at most `limit` bytes, if it still has `version` ([`Removal::Unchanged`]).
+    /// Removes object `key`, of at most `limit` bytes, if it still has `version`
+    /// ([`Removal::Unchanged`]).
     pub async fn delete_unchanged(&self, key: &str, limit: u64, version: &Version) -> Result<()> {
         self.remove(Removal::Unchanged { key, limit, version, unless: None }).await
     }
@@ -195,7 +202,8 @@ impl dyn Storage + '_ {
         self.remove(Removal::Unchanged { key, limit, version, unless: Some(unless) }).await
     }
 
-    /// Discards cached bytes of object `key`, whose last read turned out to be unusable ([`Removal::Cached`]).
+    /// Discards cached bytes of object `key`, whose last read turned out to be unusable
+    /// ([`Removal::Cached`]).
     pub async fn discard_cached(&self, key: &str) {
         // The next read reports a failure.
         let _ = self.remove(Removal::Cached(key)).await;

@@ -1,16 +1,20 @@
-//! Creation of local objects with deferred durability: a commit stores them before anything refers to them.
+//! Creation of local objects with deferred durability: a commit stores them before anything refers
+//! to them.
 //!
-//! An object is written to a file without a name (`O_TMPFILE`), which is then linked: a process that is killed leaves a whole object or
-//! none. Where files need a name from the beginning (NFS, some FUSE file systems), the object has its own name while it is written. Names
-//! are random, so nothing reads an object before the commit that refers to it is published; a torn one is garbage, like that of any
-//! unpublished commit. The bytes are flushed here, by as many threads as store at the same time, since the disk combines many flushes that
-//! wait together into one journal entry; [`sync`] flushes each directory once.
+//! An object is written to a file without a name (`O_TMPFILE`), which is then linked: a process
+//! that is killed leaves a whole object or none. Where files need a name from the beginning (NFS,
+//! some FUSE file systems), the object has its own name while it is written. Names are random, so
+//! nothing reads an object before the commit that refers to it is published; a torn one is garbage,
+//! like that of any unpublished commit. The bytes are flushed here, by as many threads as store at
+//! the same time, since the disk combines many flushes that wait together into one journal entry;
+//! [`sync`] flushes each directory once.
 //!
-//! An object whose key another writer may use, too, is staged ([`Staged`]): it gets its name when its bytes are on the disk, and only if nothing has
-//! that name.
+//! An object whose key another writer may use, too, is staged ([`Staged`]): it gets its name when
+//! its bytes are on the disk, and only if nothing has that name.
 //!
-//! A file on the same file system is *linked*: the object is another name of the file. The file must not be written to any more, which
-//! the scratch layer ensures by checking the number of links.
+//! A file on the same file system is *linked*: the object is another name of the file. The file
+//! must not be written to any more, which the scratch layer ensures by checking the number of
+//! links.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -30,7 +34,8 @@ pub(super) fn put_new(root: &OwnedFd, key: &str, bytes: &[u8]) -> Result<()> {
     store(root, key, Flush::Now, |file| file.write_all(bytes).map_err(|e| Error::io(key, e)))
 }
 
-/// Makes `file`, of `length` bytes, the object `key` below `root`: by a link if possible, else as a copy.
+/// Makes `file`, of `length` bytes, the object `key` below `root`: by a link if possible, else as a
+/// copy.
 pub(super) fn put_file(root: &OwnedFd, key: &str, file: File, length: u64) -> Result<()> {
     let failed = |e: std::io::Error| Error::io(key, e);
     if file.metadata().map_err(failed)?.len() != length {
@@ -45,7 +50,8 @@ pub(super) fn put_file(root: &OwnedFd, key: &str, file: File, length: u64) -> Re
                 failed(error)
             })
         }
-        // Another file system, no links on this one, too many links to this file, an unlinked file, or a file of another user.
+        // Another file system, no links on this one, too many links to this file, an unlinked file,
+        // or a file of another user.
         Err(Errno::XDEV | Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOENT | Errno::ACCESS) => {
             store(root, key, Flush::Now, |object| copy(&file, object, key, length))
         }
@@ -53,8 +59,9 @@ pub(super) fn put_file(root: &OwnedFd, key: &str, file: File, length: u64) -> Re
     }
 }
 
-/// Stores a copy of `file`, of `length` bytes, as the new object `key` below `root`. Where the file system supports it, both share blocks
-/// until one is written to. The copy is flushed once [`sync_all`] has returned.
+/// Stores a copy of `file`, of `length` bytes, as the new object `key` below `root`. Where the file
+/// system supports it, both share blocks until one is written to. The copy is flushed once
+/// [`sync_all`] has returned.
 pub(super) fn put_copy(root: &OwnedFd, key: &str, file: File, length: u64) -> Result<()> {
     store(root, key, Flush::Later, |object| copy(&file, object, key, length))
 }
@@ -79,7 +86,8 @@ fn store(root: &OwnedFd, key: &str, flush: Flush, fill: impl Fn(&mut File) -> Re
     let failed = |errno: Errno| Error::io(key, errno.into());
     let (folder, name) = split(key);
     let folder = open_folder(root, folder).map_err(failed)?;
-    // On a full disk, a partial object would obstruct the next attempt. One that remains is only garbage.
+    // On a full disk, a partial object would obstruct the next attempt. One that remains is only
+    // garbage.
     let remove = || {
         let _ = rustix::fs::unlinkat(&folder, name, AtFlags::empty());
     };
@@ -94,13 +102,15 @@ fn store(root: &OwnedFd, key: &str, flush: Flush, fill: impl Fn(&mut File) -> Re
         }
     };
     if flush == Flush::Now {
-        // Not before it has a name: Btrfs flushes no metadata, such as its size, of a file without a name.
+        // Not before it has a name: Btrfs flushes no metadata, such as its size, of a file without
+        // a name.
         file.sync_data().inspect_err(|_| remove()).map_err(|e| Error::io(key, e))?;
     }
     Ok(())
 }
 
-/// Returns a file without a name, with the content that `fill` writes; `None` where the file system has no such files.
+/// Returns a file without a name, with the content that `fill` writes; `None` where the file system
+/// has no such files.
 fn nameless(folder: &OwnedFd, fill: impl Fn(&mut File) -> Result<()>) -> Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::openat(folder, ".", flags, Mode::from_raw_mode(0o666)) else { return Ok(None) };
@@ -117,7 +127,8 @@ fn named(file: &File, folder: &OwnedFd, name: &str) -> Result<bool, Errno> {
     }
 }
 
-/// Object below its folder that is written and does not have its name yet. What is dropped before that is gone.
+/// Object below its folder that is written and does not have its name yet. What is dropped before
+/// that is gone.
 #[derive(Debug)]
 pub(super) struct Staged {
     key: String,
@@ -144,7 +155,8 @@ impl Staged {
         Ok(Staged { key: key.to_owned(), folder, file, staging: Some(staging) })
     }
 
-    /// Gives the object its name, when the caller has flushed its bytes. Fails with [`icechunkfs_base::error::ErrorKind::Contended`] if there is one of that name.
+    /// Gives the object its name, when the caller has flushed its bytes. Fails with
+    /// [`icechunkfs_base::error::ErrorKind::Contended`] if there is one of that name.
     pub(super) fn publish(self) -> Result<()> {
         let Staged { key, folder, file, staging } = self;
         let (_, name) = split(&key);
@@ -237,7 +249,8 @@ mod tests {
         let root = OwnedFd::from(File::open(directory.path()).unwrap());
         let read = || std::fs::read_to_string(directory.path().join("chunks/A"));
         let stage = |text: &'static str| Staged::write(&root, "chunks/A", &Body::Bytes(text.into())).unwrap();
-        let (first, second) = (stage("first"), stage("second"));
+        let first = stage("first");
+        let second = stage("second");
         assert!(read().is_err());
         first.publish().unwrap();
         assert_eq!(second.publish().unwrap_err().kind(), ErrorKind::Contended);

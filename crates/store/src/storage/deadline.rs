@@ -1,12 +1,15 @@
 //! Time limits of operations on a store: one rule for reads, writes, listings and credentials.
 //!
-//! An operation has a time budget (`--timeout`). Bytes that arrive or leave extend it by the time that they take at the minimum rate, but
-//! never beyond a whole budget from now. An operation therefore ends when it moves less than the minimum rate over the length of a
-//! budget, however many bytes a store has announced. Parallel transfers share the network: each must reach its share of the rate.
+//! An operation has a time budget (`--timeout`). Bytes that arrive or leave extend it by the time
+//! that they take at the minimum rate, but never beyond a whole budget from now. An operation
+//! therefore ends when it moves less than the minimum rate over the length of a budget, however
+//! many bytes a store has announced. Parallel transfers share the network: each must reach its
+//! share of the rate.
 //!
-//! Only a transfer in progress extends the limit. A new request within the operation (a retry, the next page of a listing) gets the rest
-//! of the original budget, so that a store cannot keep an operation alive with one short response after another. The requests of an
-//! operation find it by a task-local value: the store's client between them passes nothing on.
+//! Only a transfer in progress extends the limit. A new request within the operation (a retry, the
+//! next page of a listing) gets the rest of the original budget, so that a store cannot keep an
+//! operation alive with one short response after another. The requests of an operation find it by a
+//! task-local value: the store's client between them passes nothing on.
 
 use std::fmt::Display;
 use std::pin::pin;
@@ -21,7 +24,8 @@ use tokio::time::Instant;
 use super::settings::Settings;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 
-/// Default of `--min-rate`, in bytes per second, for all transfers of a store together: half of what a link of 1 Mbit/s carries.
+/// Default of `--min-rate`, in bytes per second, for all transfers of a store together: half of
+/// what a link of 1 Mbit/s carries.
 pub(super) const MIN_RATE: u64 = 64 << 10;
 
 /// Limit of a reader that stops by itself once it has its bytes.
@@ -45,9 +49,11 @@ pub(super) struct Operation {
     moved: AtomicU64,
     /// True if the last request failed, so that the next one is a retry.
     failed: AtomicBool,
-    /// Failures of its requests, by their ids. There are as many as requests at the same time, mostly none.
+    /// Failures of its requests, by their ids. There are as many as requests at the same time,
+    /// mostly none.
     failures: Mutex<Vec<(u64, Failures)>>,
-    /// Decoded end of the path in the URL of the object that is read, and the maximum number of its bytes.
+    /// Decoded end of the path in the URL of the object that is read, and the maximum number of its
+    /// bytes.
     object: Option<(String, u64)>,
 }
 
@@ -69,7 +75,8 @@ pub(super) struct Expiry {
 }
 
 impl Deadline {
-    /// Creates a rule by which operations may take `budget`, and more as long as they move [`MIN_RATE`].
+    /// Creates a rule by which operations may take `budget`, and more as long as they move
+    /// [`MIN_RATE`].
     pub(super) fn new(budget: Duration) -> Self {
         Deadline { budget, rate: MIN_RATE }
     }
@@ -87,7 +94,8 @@ impl Deadline {
         Deadline { budget, ..self }
     }
 
-    /// Returns the time that `bytes` take at the minimum rate if `sharers` transfers share the network.
+    /// Returns the time that `bytes` take at the minimum rate if `sharers` transfers share the
+    /// network.
     pub(super) fn time_of(&self, bytes: u64, sharers: usize) -> Duration {
         let seconds = bytes as f64 * sharers.max(1) as f64 / self.rate as f64;
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
@@ -98,7 +106,8 @@ impl Deadline {
         self.run_as(Operation::new(*self, None), what, work).await
     }
 
-    /// Runs work that reads at most `limit` bytes of an object whose URL path ends with `key`, otherwise like [`Deadline::run`].
+    /// Runs work that reads at most `limit` bytes of an object whose URL path ends with `key`,
+    /// otherwise like [`Deadline::run`].
     pub(super) async fn read<T>(
         &self,
         key: &str,
@@ -109,7 +118,8 @@ impl Deadline {
         self.run_as(Operation::new(*self, Some((key.to_owned(), limit))), what, work).await
     }
 
-    /// Runs work as a part of `operation`, which the caller keeps, otherwise like [`Deadline::run`].
+    /// Runs work as a part of `operation`, which the caller keeps, otherwise like
+    /// [`Deadline::run`].
     pub(super) async fn run_as<T>(
         &self,
         operation: Arc<Operation>,
@@ -137,7 +147,8 @@ impl Deadline {
     }
 }
 
-/// Runs `work` until the time that `expires` returns, which may move meanwhile. Returns `None` if the time has passed.
+/// Runs `work` until the time that `expires` returns, which may move meanwhile. Returns `None` if
+/// the time has passed.
 pub(super) async fn until_expired<T>(expires: impl Fn() -> Instant, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     loop {
@@ -150,7 +161,8 @@ pub(super) async fn until_expired<T>(expires: impl Fn() -> Instant, work: impl F
     }
 }
 
-/// Runs `work` on a blocking thread for at most `limit`; a thread that takes longer is abandoned. Errors name `what`.
+/// Runs `work` on a blocking thread for at most `limit`; a thread that takes longer is abandoned.
+/// Errors name `what`.
 pub(super) async fn run_blocking<T: Send + 'static>(
     what: &str,
     limit: Duration,
@@ -172,7 +184,8 @@ pub(super) fn timed_out(what: impl Display, deadline: Duration) -> Error {
 }
 
 impl Operation {
-    /// Creates an operation, which reads `object` if there is one: at most so many bytes of the object with this key.
+    /// Creates an operation, which reads `object` if there is one: at most so many bytes of the
+    /// object with this key.
     pub(super) fn new(deadline: Deadline, object: Option<(String, u64)>) -> Arc<Self> {
         Arc::new(Operation {
             clock: Mutex::new(Expiry::new(deadline)),
@@ -187,7 +200,8 @@ impl Operation {
         CURRENT.try_with(Arc::clone).ok()
     }
 
-    /// Returns the maximum number of bytes to read of the object at `path`, if the operation reads that object.
+    /// Returns the maximum number of bytes to read of the object at `path`, if the operation reads
+    /// that object.
     pub(super) fn limit_of(&self, path: &str) -> Option<u64> {
         let (key, limit) = self.object.as_ref()?;
         let path = percent_encoding::percent_decode_str(path).decode_utf8().ok()?;
@@ -200,7 +214,8 @@ impl Operation {
         clock.expires = clock.base;
     }
 
-    /// Records that request `id` failed in a way after which the store's client tries again. Returns the number of its failures.
+    /// Records that request `id` failed in a way after which the store's client tries again.
+    /// Returns the number of its failures.
     pub(super) fn record_failure(&self, id: u64) -> u64 {
         self.failed.store(true, Ordering::Relaxed);
         let mut failures = self.failures.lock();
@@ -238,12 +253,14 @@ impl Operation {
         self.clock.lock().add_transfer(Instant::now(), bytes, sharers);
     }
 
-    /// Extends the operation by the time that `bytes` of other transfers are worth, for which the operation waits.
+    /// Extends the operation by the time that `bytes` of other transfers are worth, for which the
+    /// operation waits.
     pub(super) fn extend(&self, bytes: u64) {
         self.clock.lock().add_transfer(Instant::now(), bytes, 1);
     }
 
-    /// Extends the operation by the time that a result of `bytes` is worth; later requests keep the extension.
+    /// Extends the operation by the time that a result of `bytes` is worth; later requests keep the
+    /// extension.
     pub(super) fn extend_by_result(&self, bytes: u64) {
         self.clock.lock().extend_by_result(Instant::now(), bytes);
     }
@@ -260,7 +277,8 @@ impl Expiry {
         self.expires
     }
 
-    /// Extends the clock by the time that `bytes` are worth, for one of `sharers` transfers on the network.
+    /// Extends the clock by the time that `bytes` are worth, for one of `sharers` transfers on the
+    /// network.
     pub(super) fn add_transfer(&mut self, now: Instant, bytes: u64, sharers: usize) {
         self.expires = self.extended(self.expires, now, bytes, sharers);
     }
@@ -291,7 +309,8 @@ mod tests {
     const BUDGET: Duration = Duration::from_secs(10);
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Returns how many seconds a transfer lasts that moves `bytes` per second among `sharers`; 3,600 at most.
+    /// Returns how many seconds a transfer lasts that moves `bytes` per second among `sharers`;
+    /// 3,600 at most.
     fn lasts(bytes: u64, sharers: usize) -> u32 {
         let begin = Instant::now();
         let mut clock = Expiry::new(Deadline::new(BUDGET));

@@ -1,7 +1,7 @@
 //! Fetching and decoding of documents.
 //!
-//! Bytes may be damaged in transit or in a cache. A document that cannot be decoded is therefore fetched once more, past any cache,
-//! before it counts as corrupt.
+//! Bytes may be damaged in transit or in a cache. A document that cannot be decoded is therefore
+//! fetched once more, past any cache, before it counts as corrupt.
 
 use bytes::Bytes;
 
@@ -51,7 +51,8 @@ async fn fetch<T: Send + 'static>(
     loop {
         let StoredObject { bytes, version, .. } = storage.get_in_mode(key, limit, mode).await?;
         let version = matches!(mode, ReadMode::Latest).then_some(version);
-        let (decode, shared) = (decode.clone(), bytes.clone());
+        let decode = decode.clone();
+        let shared = bytes.clone();
         match blocking(move || decode(&shared)).await.context(|| key.to_owned()) {
             Err(error) if error.kind() == ErrorKind::Corrupt && !is_second => {
                 storage.discard_cached(key).await;

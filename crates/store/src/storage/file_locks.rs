@@ -1,8 +1,10 @@
-//! Locks on a repository's directory that hold between processes, and between machines if the file system supports that.
+//! Locks on a repository's directory that hold between processes, and between machines if the file
+//! system supports that.
 //!
-//! Each change takes two locks. `flock` on the directory itself is the lock of earlier releases; network file systems keep it on one
-//! machine. The open-file-description lock (`F_OFD_SETLK`) on the file [`NAME`] is sent to the server by NFS, CIFS, Lustre and CephFS.
-//! [`Locks`] tells how far the locks of a file system reach.
+//! Each change takes two locks. `flock` on the directory itself is the lock of earlier releases;
+//! network file systems keep it on one machine. The open-file-description lock (`F_OFD_SETLK`) on
+//! the file [`NAME`] is sent to the server by NFS, CIFS, Lustre and CephFS. [`Locks`] tells how far
+//! the locks of a file system reach.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,8 +18,9 @@ use super::deadline::timed_out;
 use super::lock_reach::Locks;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 
-/// Name of the lock file. This program and the reference implementation omit names that end in `#` and digits from listings. The first
-/// change that compares creates the file, so that the directory of a repository that is being created stays empty until then.
+/// Name of the lock file. This program and the reference implementation omit names that end in `#`
+/// and digits from listings. The first change that compares creates the file, so that the directory
+/// of a repository that is being created stays empty until then.
 pub(super) const NAME: &str = "lock#0";
 /// Pause between two attempts to take a lock, which is held for the time of a rename and a flush.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -38,7 +41,8 @@ pub(super) fn lock(root: &OwnedFd, key: &str, locks: Locks, deadline: Duration) 
     let directory = rustix::fs::openat(root, ".", flags, Mode::empty()).map_err(|e| Error::io(key, e.into()))?;
     let waiter = Waiter { key, begin: Instant::now(), deadline, locks };
     let flock = waiter.until(|| rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive));
-    // Some network file systems have no `flock` for directories; the lock on the file is the one that counts there.
+    // Some network file systems have no `flock` for directories; the lock on the file is the one
+    // that counts there.
     if let Err(error) = flock
         && (error.kind() != ErrorKind::Unsupported || locks == Locks::OneMachine)
     {
@@ -109,7 +113,8 @@ fn failed(key: &str, errno: Errno) -> Error {
     }
 }
 
-/// Opens the lock file, or creates it if it is missing. Every user who may change the directory may lock it.
+/// Opens the lock file, or creates it if it is missing. Every user who may change the directory may
+/// lock it.
 fn open_lock(root: &OwnedFd, directory: &OwnedFd) -> Result<File, Errno> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     loop {
@@ -124,7 +129,8 @@ fn open_lock(root: &OwnedFd, directory: &OwnedFd) -> Result<File, Errno> {
             Ok(made) => {
                 let made = File::from(made);
                 if let Ok(stat) = rustix::fs::fstat(directory) {
-                    // Other members of the directory's group may need the bits that the umask removed.
+                    // Other members of the directory's group may need the bits that the umask
+                    // removed.
                     let _ = made.set_permissions(std::fs::Permissions::from_mode(stat.st_mode & 0o666));
                 }
                 return Ok(made);
@@ -142,7 +148,8 @@ fn lock_file(file: &File) -> Result<(), Errno> {
         // Required for locks of open file descriptions.
         l_pid: 0,
     };
-    // SAFETY: the descriptor is open as long as `file` is, and the kernel reads `whole` during the call only.
+    // SAFETY: the descriptor is open as long as `file` is, and the kernel reads `whole` during the
+    // call only.
     let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const whole) };
     if done == 0 { Ok(()) } else { Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)) }
 }

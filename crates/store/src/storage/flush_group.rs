@@ -1,7 +1,9 @@
-//! Flushes that several writers share: each waits for a flush that began after it had written, and one flush serves all who wait.
+//! Flushes that several writers share: each waits for a flush that began after it had written, and
+//! one flush serves all who wait.
 //!
-//! The kernel reports a lost write to one flush only, and the next one succeeds although the bytes are gone. A flush that fails therefore
-//! fails for everyone whose bytes it was to bring to the disk, also for those who have not asked yet.
+//! The kernel reports a lost write to one flush only, and the next one succeeds although the bytes
+//! are gone. A flush that fails therefore fails for everyone whose bytes it was to bring to the
+//! disk, also for those who have not asked yet.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +28,8 @@ struct State {
 }
 
 impl FlushGroup {
-    /// Makes what the caller has written survive a power loss, by `flush` or by one that another caller began after it was written.
+    /// Makes what the caller has written survive a power loss, by `flush` or by one that another
+    /// caller began after it was written.
     pub(super) async fn flush<F: Future<Output = Result<()>>>(&self, flush: impl FnOnce() -> F) -> Result<()> {
         let number = self.written.fetch_add(1, Ordering::AcqRel) + 1;
         let mut state = self.state.lock().await;
@@ -74,10 +77,13 @@ mod tests {
             Scene { group: Arc::default(), flushes: Arc::default(), gate: Arc::default() }
         }
 
-        /// Begins a writer whose flush, if it comes to one, waits for the gate and fails if `fails`.
+        /// Begins a writer whose flush, if it comes to one, waits for the gate and fails if
+        /// `fails`.
         async fn writer(&self, fails: bool) -> tokio::task::JoinHandle<Result<()>> {
             let before = self.group.written.load(Ordering::Acquire);
-            let (group, flushes, gate) = (Arc::clone(&self.group), Arc::clone(&self.flushes), Arc::clone(&self.gate));
+            let group = Arc::clone(&self.group);
+            let flushes = Arc::clone(&self.flushes);
+            let gate = Arc::clone(&self.gate);
             let task = tokio::spawn(async move {
                 let flush = || async move {
                     flushes.fetch_add(1, Ordering::AcqRel);

@@ -1,7 +1,8 @@
 //! Validation of listings: in order, below their prefix, and finite.
 //!
-//! Stores list by name, in pages. Repeated pages, names of other folders and endless pages are lies or defects of the store; a garbage
-//! collection that trusts them would wait, or remove objects, forever.
+//! Stores list by name, in pages. Repeated pages, names of other folders and endless pages are lies
+//! or defects of the store; a garbage collection that trusts them would wait, or remove objects,
+//! forever.
 
 use super::ObjectInfo;
 use super::settings::Settings;
@@ -10,7 +11,8 @@ use icechunkfs_base::memory;
 
 /// Bytes per object in the tables of callers that keep a listing.
 const TABLE_ENTRY: u64 = 64;
-/// Maximum number of objects in one listing, whatever the memory: some 30 GB of responses, which take hours.
+/// Maximum number of objects in one listing, whatever the memory: some 30 GB of responses, which
+/// take hours.
 const MAX_OBJECTS: u64 = 100_000_000;
 /// Maximum size of a list of refs, in bytes: half a million refs.
 const MAX_REFS: u64 = 64 << 20;
@@ -25,7 +27,8 @@ pub(super) struct ListingLimits {
 }
 
 impl ListingLimits {
-    /// Returns the limits that the user sets, or those of the machine; `is_ordered` is true for a store that lists by name.
+    /// Returns the limits that the user sets, or those of the machine; `is_ordered` is true for a
+    /// store that lists by name.
     pub(super) fn of(settings: &Settings, is_ordered: bool) -> Self {
         let objects = settings.max_listed.unwrap_or_else(default_objects);
         ListingLimits { objects, is_ordered }
@@ -38,7 +41,8 @@ impl ListingLimits {
     }
 }
 
-/// Returns the number of objects that fit into half of the user's memory limit, or else into a quarter of this machine's memory.
+/// Returns the number of objects that fit into half of the user's memory limit, or else into a
+/// quarter of this machine's memory.
 fn default_objects() -> u64 {
     let machine = || memory::available_memory().map(|bytes| bytes / 4);
     let bytes = memory::explicit_bound().map(|bytes| bytes / 2).or_else(machine);
@@ -62,8 +66,8 @@ impl<'a> ListingValidator<'a> {
         ListingValidator { prefix, limits, seen: 0, previous: None, by_bytes: true, by_components: true }
     }
 
-    /// Returns true if `object` is part of the listing; a folder marker is not. Fails if it cannot be here, or if there are too many
-    /// objects.
+    /// Returns true if `object` is part of the listing; a folder marker is not. Fails if it cannot
+    /// be here, or if there are too many objects.
     pub(super) fn accept(&mut self, object: &ObjectInfo) -> Result<bool> {
         self.seen += 1;
         if self.seen > self.limits.objects {
@@ -72,7 +76,8 @@ impl<'a> ListingValidator<'a> {
         let rest = object.key.strip_prefix(self.prefix);
         let is_below = self.prefix.is_empty() || rest.is_some_and(|rest| rest.starts_with('/'));
         if !is_below {
-            // Graphical tools create empty objects that stand for folders; the client cuts off the slash.
+            // Graphical tools create empty objects that stand for folders; the client cuts off the
+            // slash.
             return if rest == Some("") { Ok(false) } else { Err(self.invalid(&object.key, "is not below it")) };
         }
         if self.limits.is_ordered && object.size > 0 {

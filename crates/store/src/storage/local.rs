@@ -1,11 +1,13 @@
 //! A repository in a local directory.
 //!
-//! Objects are opened below a descriptor of the repository's directory with `openat2(RESOLVE_BENEATH)`. A symbolic link that leads out of
-//! the repository is refused, so that an untrusted repository cannot be used to read other files with the mounting user's rights. Listing
-//! ([`super::local_listing`]) uses descriptors, too. Writing is in [`super::replace`].
+//! Objects are opened below a descriptor of the repository's directory with
+//! `openat2(RESOLVE_BENEATH)`. A symbolic link that leads out of the repository is refused, so that
+//! an untrusted repository cannot be used to read other files with the mounting user's rights.
+//! Listing ([`super::local_listing`]) uses descriptors, too. Writing is in [`super::replace`].
 //!
-//! Reads have two entry points, for the two sides of a mount: [`LocalFiles::open_now`] and [`LocalFiles::read_now`] answer from the
-//! kernel's caches or not at all, for threads that must not wait; the [`Storage`] methods wait, on blocking threads.
+//! Reads have two entry points, for the two sides of a mount: [`LocalFiles::open_now`] and
+//! [`LocalFiles::read_now`] answer from the kernel's caches or not at all, for threads that must
+//! not wait; the [`Storage`] methods wait, on blocking threads.
 
 use std::fs::File;
 use std::io;
@@ -38,12 +40,15 @@ use icechunkfs_base::memory;
 
 /// Time limit of a flush, including other data that waits to be written to the disk.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
-/// Time limit of a flush of a whole file system: all unwritten data of a machine on the slowest disk.
+/// Time limit of a flush of a whole file system: all unwritten data of a machine on the slowest
+/// disk.
 const FLUSH_ALL_DEADLINE: Duration = Duration::from_secs(3600);
-/// Number of attempts to open a file that another machine replaces while it is read, and the pause between them.
+/// Number of attempts to open a file that another machine replaces while it is read, and the pause
+/// between them.
 const STALE_TRIES: u32 = 20;
 const STALE_PAUSE: Duration = Duration::from_millis(20);
-/// Minimum rate of a disk, shared by all objects that are stored at the same time, in bytes per second.
+/// Minimum rate of a disk, shared by all objects that are stored at the same time, in bytes per
+/// second.
 const SLOWEST_DISK: u64 = 256 << 10;
 
 /// Flags by which no name leads out of the repository.
@@ -55,7 +60,8 @@ pub struct LocalStorage {
     capabilities: Capabilities,
     files: Arc<LocalFiles>,
     deadline: Duration,
-    /// Number of copies stored without a flush, and number of those flushed since. The mutex serializes flushes.
+    /// Number of copies stored without a flush, and number of those flushed since. The mutex
+    /// serializes flushes.
     copies: AtomicU64,
     flushed: tokio::sync::Mutex<u64>,
     /// Those who store objects that get their names after a flush.
@@ -84,7 +90,8 @@ impl LocalFiles {
         self.open_with(key, ResolveFlags::empty()).map_err(|errno| open_error(key, errno))
     }
 
-    /// Opens the file of object `key` from the kernel's caches; returns `None` if that would have to wait.
+    /// Opens the file of object `key` from the kernel's caches; returns `None` if that would have
+    /// to wait.
     pub fn open_now(&self, key: &str) -> Option<Result<File>> {
         match self.open_with(key, ResolveFlags::CACHED) {
             Ok(file) => Some(Ok(file)),
@@ -94,7 +101,8 @@ impl LocalFiles {
         }
     }
 
-    /// Locks the repository, as every change under a condition does: until the lock is dropped, none is made by this program. Waits for it.
+    /// Locks the repository, as every change under a condition does: until the lock is dropped,
+    /// none is made by this program. Waits for it.
     pub fn lock(&self) -> Result<RepositoryLock> {
         file_locks::lock(&self.root, "the repository", self.locks, DEADLINE).map(RepositoryLock)
     }
@@ -104,8 +112,8 @@ impl LocalFiles {
         rustix::fs::accessat(&self.root, ".", rustix::fs::Access::WRITE_OK, rustix::fs::AtFlags::EACCESS).is_err()
     }
 
-    /// Runs `read` on the current names, past the caches of a network file system. If another machine replaces a file between its opening
-    /// and its reading, `read` is run again.
+    /// Runs `read` on the current names, past the caches of a network file system. If another
+    /// machine replaces a file between its opening and its reading, `read` is run again.
     fn current<T>(&self, read: impl Fn() -> Result<T>) -> Result<T> {
         if self.locks == Locks::OneMachine {
             return read();
@@ -128,8 +136,8 @@ impl LocalFiles {
         beneath::open(&self.root, folder, flags, WITHIN).map_err(|errno| open_error(folder, errno))
     }
 
-    /// Returns size and time of object `key`, which may be a symbolic link within the repository; `None` if it is no file or leads out of
-    /// it.
+    /// Returns size and time of object `key`, which may be a symbolic link within the repository;
+    /// `None` if it is no file or leads out of it.
     pub(super) fn stat_object(&self, key: &str) -> Option<rustix::fs::Stat> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let found = beneath::open(&self.root, key, flags, WITHIN).ok()?;
@@ -143,8 +151,9 @@ impl LocalFiles {
         beneath::open(&self.root, key, flags, resolve).map(File::from)
     }
 
-    /// Fills `buffer` from `offset` of `file` if the page cache has the bytes. Returns `None` if it does not, or if the file ends
-    /// earlier; the caller then takes the waiting path, which distinguishes the two.
+    /// Fills `buffer` from `offset` of `file` if the page cache has the bytes. Returns `None` if it
+    /// does not, or if the file ends earlier; the caller then takes the waiting path, which
+    /// distinguishes the two.
     pub fn read_now(file: &File, buffer: &mut [u8], offset: u64) -> Option<()> {
         let mut done = 0;
         while done < buffer.len() {
@@ -176,8 +185,8 @@ fn open_error(key: &str, errno: Errno) -> Error {
 }
 
 impl LocalStorage {
-    /// Opens the directory `path`; messages name it `location`. If the user guarantees a `single_writer`, locks that other machines do not
-    /// see are accepted.
+    /// Opens the directory `path`; messages name it `location`. If the user guarantees a
+    /// `single_writer`, locks that other machines do not see are accepted.
     pub(super) fn open(path: &Path, location: String, single_writer: bool) -> Result<Self> {
         let root = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| match errno {
@@ -192,7 +201,8 @@ impl LocalStorage {
         Ok(Self::at(root, path, location, single_writer))
     }
 
-    /// Uses the open directory `root`, whose path without links is `path`, like [`LocalStorage::open`].
+    /// Uses the open directory `root`, whose path without links is `path`, like
+    /// [`LocalStorage::open`].
     pub(super) fn at(root: OwnedFd, path: PathBuf, location: String, single_writer: bool) -> Self {
         let locks = Locks::of(&root, single_writer);
         let files = Arc::new(LocalFiles { root, locks });
@@ -202,11 +212,13 @@ impl LocalStorage {
             local_files: Some(Arc::clone(&files)),
             ..Capabilities::new(location)
         };
-        let (copies, flushed) = (AtomicU64::new(0), tokio::sync::Mutex::new(0));
+        let copies = AtomicU64::new(0);
+        let flushed = tokio::sync::Mutex::new(0);
         LocalStorage { capabilities, files, deadline: DEADLINE, copies, flushed, staged: FlushGroup::default() }
     }
 
-    /// Runs `work` on a blocking thread until the deadline; a thread that takes longer is abandoned.
+    /// Runs `work` on a blocking thread until the deadline; a thread that takes longer is
+    /// abandoned.
     async fn run_blocking<T: Send + 'static>(
         &self,
         key: &str,
@@ -215,14 +227,18 @@ impl LocalStorage {
         self.run_blocking_for(self.deadline, key, work).await
     }
 
-    /// Runs work that changes something, otherwise like [`LocalStorage::run_blocking`]: a change reported as failed does not happen later.
+    /// Runs work that changes something, otherwise like [`LocalStorage::run_blocking`]: a change
+    /// reported as failed does not happen later.
     async fn run_cancellable(
         &self,
         key: &str,
         work: impl FnOnce(&LocalFiles, &str, &ReplaceArbiter, Duration) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        let (deadline, arbiter) = (self.deadline, Arc::new(ReplaceArbiter::default()));
-        let (files, owned_key, workers_arbiter) = (Arc::clone(&self.files), key.to_owned(), Arc::clone(&arbiter));
+        let deadline = self.deadline;
+        let arbiter = Arc::new(ReplaceArbiter::default());
+        let files = Arc::clone(&self.files);
+        let owned_key = key.to_owned();
+        let workers_arbiter = Arc::clone(&arbiter);
         let mut task = tokio::task::spawn_blocking(move || work(&files, &owned_key, &workers_arbiter, deadline));
         match tokio::time::timeout(deadline, &mut task).await {
             Ok(done) => flatten_join(key, done),
@@ -257,7 +273,8 @@ impl LocalStorage {
         key: &str,
         work: impl FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (files, owned_key) = (Arc::clone(&self.files), key.to_owned());
+        let files = Arc::clone(&self.files);
+        let owned_key = key.to_owned();
         run_blocking(key, deadline, move || work(&files, &owned_key)).await
     }
 }
@@ -400,14 +417,16 @@ fn object_of(bytes: Bytes, metadata: &std::fs::Metadata) -> StoredObject {
     StoredObject { bytes, version: version_of(metadata), modified, size: Some(metadata.len()) }
 }
 
-/// Returns the version of a file: one that is replaced by renaming has another inode, or at least another time.
+/// Returns the version of a file: one that is replaced by renaming has another inode, or at least
+/// another time.
 pub(super) fn version_of(metadata: &std::fs::Metadata) -> Version {
     use std::os::unix::fs::MetadataExt;
     let e_tag = format!("{:x}-{:x}.{:x}-{:x}", metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.len());
     Version { e_tag: Some(e_tag), version: None }
 }
 
-/// Reads `length` bytes from `offset`. The file's own size bounds the allocation, not the length that a reference claims.
+/// Reads `length` bytes from `offset`. The file's own size bounds the allocation, not the length
+/// that a reference claims.
 pub(super) fn read_exactly(file: &File, key: &str, offset: u64, length: u64) -> Result<Bytes> {
     let size = file.metadata().map_err(|e| Error::io(key, e))?.len();
     let available = size.saturating_sub(offset);

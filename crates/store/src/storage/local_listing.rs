@@ -1,8 +1,9 @@
 //! Listing of the objects of a local repository by descriptors.
 //!
-//! Each directory is opened by its name below its parent's descriptor, and links to directories are not followed: an untrusted repository
-//! cannot lead a listing to other parts of the machine, nor into a cycle. A link to a file is listed if it stays within the repository,
-//! since reads accept it under the same condition. The listed folder itself may be a link within the repository.
+//! Each directory is opened by its name below its parent's descriptor, and links to directories are
+//! not followed: an untrusted repository cannot lead a listing to other parts of the machine, nor
+//! into a cycle. A link to a file is listed if it stays within the repository, since reads accept
+//! it under the same condition. The listed folder itself may be a link within the repository.
 //!
 //! Names are those of the reference implementation: `NAME#DIGITS` are staging files and not listed.
 
@@ -24,7 +25,8 @@ const AHEAD: usize = 4;
 /// Maximum depth of directories, each of which takes a descriptor. Objects lie two or three deep.
 const DEPTH: u32 = 64;
 
-/// Lists the objects below `folder`, on a blocking thread, to the returned channel. A missing folder is empty.
+/// Lists the objects below `folder`, on a blocking thread, to the returned channel. A missing
+/// folder is empty.
 pub(super) fn begin(files: Arc<LocalFiles>, folder: String) -> Receiver<Result<Vec<ObjectInfo>>> {
     let (sender, receiver) = channel(AHEAD);
     tokio::task::spawn_blocking(move || {

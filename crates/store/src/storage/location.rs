@@ -8,7 +8,8 @@
 //! | `az://container/prefix`, `abfs://container@account.dfs.core.windows.net/prefix` | Azure Blob Storage |
 //! | `https://host/path` | any web server, read-only |
 //!
-//! Prefixes are not decoded, since a key may have any characters. Secrets in the name (a password before `@`) are never shown.
+//! Prefixes are not decoded, since a key may have any characters. Secrets in the name (a password
+//! before `@`) are never shown.
 
 use std::path::{Path, PathBuf};
 
@@ -52,8 +53,9 @@ pub struct Bucket {
 }
 
 impl StorePlace {
-    /// Returns true if `other` is the same place in another spelling. Symbolic links are not followed. A container of Azure without an
-    /// account, which the settings name, can be that of any account.
+    /// Returns true if `other` is the same place in another spelling. Symbolic links are not
+    /// followed. A container of Azure without an account, which the settings name, can be that of
+    /// any account.
     pub fn is_same(&self, other: &StorePlace) -> bool {
         let is_same_prefix = match (self.bucket(), other.bucket()) {
             (Some(one), Some(another)) => one.prefix == another.prefix,
@@ -83,7 +85,8 @@ impl StorePlace {
         }
     }
 
-    /// Returns a name that distinguishes the bucket's store from other stores; `None` for a place without a bucket.
+    /// Returns a name that distinguishes the bucket's store from other stores; `None` for a place
+    /// without a bucket.
     pub fn store(&self) -> Option<String> {
         match self {
             StorePlace::Local(_) | StorePlace::Web(_) => None,

@@ -1,7 +1,8 @@
 //! Reach of the locks of a file system: one machine, or all that use it.
 //!
-//! A test of a lock on one machine cannot show its reach, so that the name of the file system and its mount options decide. What they do not
-//! tell is unknown, and counts as unsafe. The table in `docs/semantics.md` has the sources.
+//! A test of a lock on one machine cannot show its reach, so that the name of the file system and
+//! its mount options decide. What they do not tell is unknown, and counts as unsafe. The table in
+//! `docs/semantics.md` has the sources.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +17,8 @@ pub(super) enum Locks {
     Shared,
     /// Locks may not hold between machines, for this reason.
     Unsafe(&'static str),
-    /// Locks may not hold between machines, or do not exist, and the user guarantees a single writer.
+    /// Locks may not hold between machines, or do not exist, and the user guarantees a single
+    /// writer.
     Waived,
 }
 
@@ -73,7 +75,8 @@ const SHARED_LAYERS: &str = "it is on an overlayfs whose layers may not be on a 
     single writer";
 
 impl Locks {
-    /// Determines the reach of the locks on the file system of `directory`. Unsafe ones are waived for a `single_writer`.
+    /// Determines the reach of the locks on the file system of `directory`. Unsafe ones are waived
+    /// for a `single_writer`.
     pub(super) fn of(directory: &OwnedFd, single_writer: bool) -> Locks {
         match Locks::detect(directory) {
             Locks::Unsafe(_) if single_writer => Locks::Waived,
@@ -93,15 +96,16 @@ impl Locks {
         }
     }
 
-    /// Classifies the file system with this magic number that is mounted by `mount`. `magic_of` returns the magic number of the file
-    /// system of a directory, if that can be opened.
+    /// Classifies the file system with this magic number that is mounted by `mount`. `magic_of`
+    /// returns the magic number of the file system of a directory, if that can be opened.
     fn classify(magic: u64, mount: &Mount, magic_of: &dyn Fn(&Path) -> Option<u64>) -> Locks {
         let has = |wanted: &str| mount.options().any(|option| option == wanted);
         let unless = |local: bool, why| if local { Locks::Unsafe(why) } else { Locks::Shared };
         match magic {
             magic if OF_ONE_MACHINE.contains(&magic) => Locks::OneMachine,
             CEPH => Locks::Shared,
-            // Both show the option; GFS2 also where the lock protocol of the volume itself is `lock_nolock`.
+            // Both show the option; GFS2 also where the lock protocol of the volume itself is
+            // `lock_nolock`.
             GFS2 | OCFS2 => unless(has("localflocks") || has("lockproto=lock_nolock"), LOCAL_CLUSTER),
             // The kernel shows `none` if no lock is local, and `flock` if only that one is.
             NFS => unless(has("nolock") || !(has("local_lock=none") || has("local_lock=flock")), LOCAL_NFS),
@@ -126,7 +130,8 @@ fn magic_of(directory: &Path) -> Option<u64> {
     rustix::fs::fstatfs(&opened).ok().map(|stat| magic(&stat))
 }
 
-/// Line of `/proc/self/mountinfo`, like `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+/// Line of `/proc/self/mountinfo`, like
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
 /// (proc_pid_mountinfo(5)).
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
@@ -161,15 +166,16 @@ impl Mount {
         self.options.split(',')
     }
 
-    /// Returns true if all layers of this overlayfs are on disks of this machine. The root of a container counts as that: its layers
-    /// cannot be opened from inside, and an upper directory belongs to one mount.
+    /// Returns true if all layers of this overlayfs are on disks of this machine. The root of a
+    /// container counts as that: its layers cannot be opened from inside, and an upper directory
+    /// belongs to one mount.
     fn has_local_layers(&self, magic_of: &dyn Fn(&Path) -> Option<u64>) -> bool {
         let is_local = |layer: PathBuf| magic_of(&layer).is_some_and(|magic| OF_ONE_MACHINE.contains(&magic));
         self.point == "/" || self.layers().is_some_and(|layers| layers.into_iter().all(is_local))
     }
 
-    /// Returns the directories of all layers of an overlayfs, with the upper one; `None` for layers that were named relative to an unknown
-    /// directory, or not at all.
+    /// Returns the directories of all layers of an overlayfs, with the upper one; `None` for layers
+    /// that were named relative to an unknown directory, or not at all.
     fn layers(&self) -> Option<Vec<PathBuf>> {
         let mut layers = Vec::new();
         for (name, value) in self.options().filter_map(|option| option.split_once('=')) {
@@ -184,7 +190,8 @@ impl Mount {
     }
 }
 
-/// Splits a list of directories at `:`, or `::` before layers of data. A backslash makes the next character a part of a name.
+/// Splits a list of directories at `:`, or `::` before layers of data. A backslash makes the next
+/// character a part of a name.
 fn split_layers(list: &str) -> Vec<String> {
     let mut layers = vec![String::new()];
     let mut characters = list.chars();
@@ -199,7 +206,8 @@ fn split_layers(list: &str) -> Vec<String> {
     layers
 }
 
-/// Decodes the octal escapes (`\040`) of a value in a table of mounts. A value that is not text then is one that cannot be opened.
+/// Decodes the octal escapes (`\040`) of a value in a table of mounts. A value that is not text
+/// then is one that cannot be opened.
 fn unescape(value: &str) -> String {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.as_bytes();
@@ -229,7 +237,8 @@ mod tests {
     const BEEGFS: u64 = 0x1983_0326;
     const NINE_P: u64 = 0x0102_1997;
 
-    /// Classifies the mount of a line of mountinfo. Directories below `/net` are on NFS, those below `/local` on a disk.
+    /// Classifies the mount of a line of mountinfo. Directories below `/net` are on NFS, those
+    /// below `/local` on a disk.
     fn classified(magic: u64, line: &str) -> Locks {
         let id = line.split(' ').next().unwrap();
         Locks::classify(magic, &Mount::parse(line, id).unwrap(), &|path| {

@@ -1,11 +1,12 @@
 //! Object-level access to the place that holds a repository, independent of the format.
 //!
-//! [`Storage`] is the trait that the layers above use, mostly by the methods of `dyn Storage` in [`convenience`].
-//! [`object::ObjectStorage`] implements it over any store of the `object_store` crate, [`local::LocalStorage`] over local files below a
-//! descriptor, and [`cached`] over a disk cache with or without a store. [`open`] chooses by [`location`] and [`settings`].
+//! [`Storage`] is the trait that the layers above use, mostly by the methods of `dyn Storage` in
+//! [`convenience`]. [`object::ObjectStorage`] implements it over any store of the `object_store`
+//! crate, [`local::LocalStorage`] over local files below a descriptor, and [`cached`] over a disk
+//! cache with or without a store. [`open`] chooses by [`location`] and [`settings`].
 //!
-//! Keys are relative to the repository's root, with `/` between components, spelled as in storage. Every operation ends before its
-//! [`deadline`].
+//! Keys are relative to the repository's root, with `/` between components, spelled as in storage.
+//! Every operation ends before its [`deadline`].
 
 mod cached;
 mod clock;
@@ -56,8 +57,9 @@ use crate::disk_cache::DiskCache;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_format::format::config::RepoConfig;
 
-/// Time limit of one operation, after which it fails with [`ErrorKind::Timeout`]. A local disk answers in milliseconds; a longer wait
-/// means a network file system whose server is gone, and a program must not hang on it.
+/// Time limit of one operation, after which it fails with [`ErrorKind::Timeout`]. A local disk
+/// answers in milliseconds; a longer wait means a network file system whose server is gone, and a
+/// program must not hang on it.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Object of a listing.
@@ -67,7 +69,8 @@ pub struct ObjectInfo {
     pub key: String,
     /// Size in bytes.
     pub size: u64,
-    /// Modification time by the store's clock, in microseconds since 1970-01-01 UTC. Cached listings of earlier releases lack it.
+    /// Modification time by the store's clock, in microseconds since 1970-01-01 UTC. Cached
+    /// listings of earlier releases lack it.
     #[serde(default)]
     pub modified: u64,
 }
@@ -101,8 +104,8 @@ pub enum Condition {
     Unchanged(Version),
 }
 
-/// Constant facts about a storage, and handles for what it can do besides the operations of [`Storage`]. A decorator copies or changes
-/// each of them explicitly.
+/// Constant facts about a storage, and handles for what it can do besides the operations of
+/// [`Storage`]. A decorator copies or changes each of them explicitly.
 #[derive(Clone, Debug, Default)]
 pub struct Capabilities {
     /// Location, as messages and `/proc/mounts` show it.
@@ -115,7 +118,8 @@ pub struct Capabilities {
     pub local_files: Option<Arc<local::LocalFiles>>,
     /// Disk cache, if there is one.
     pub disk_cache: Option<Arc<DiskCache>>,
-    /// Access to the same location by keys that begin with a slash, if a repository there may have such keys.
+    /// Access to the same location by keys that begin with a slash, if a repository there may have
+    /// such keys.
     pub with_slash: Option<Arc<dyn Storage>>,
     /// Number of requests in flight over a network.
     pub in_flight: Arc<AtomicUsize>,
@@ -125,15 +129,17 @@ pub struct Capabilities {
     pub new_objects: Arc<NewObjectRules>,
     /// Rules for requests, if there are any over a network.
     pub requests: Option<Arc<RequestRules>>,
-    /// True if an entity tag of 32 hexadecimal digits is the MD5 sum of the object's bytes, as Amazon's protocol has it for objects that were
-    /// sent in one part and are not encrypted with a key of the user's.
+    /// True if an entity tag of 32 hexadecimal digits is the MD5 sum of the object's bytes, as
+    /// Amazon's protocol has it for objects that were sent in one part and are not encrypted with a
+    /// key of the user's.
     pub has_md5_tags: bool,
     /// Address that requests go to, where `location` does not tell.
     pub endpoint: Option<String>,
 }
 
 impl Capabilities {
-    /// Creates the capabilities of a storage that can do nothing besides the operations of [`Storage`].
+    /// Creates the capabilities of a storage that can do nothing besides the operations of
+    /// [`Storage`].
     pub fn new(location: impl Into<String>) -> Self {
         Capabilities { location: location.into(), ..Capabilities::default() }
     }
@@ -154,11 +160,14 @@ pub enum ReadMode<'a> {
     Latest,
     /// Any copy of an object that is never written again. Its version may be unknown.
     Immutable,
-    /// The current state, unless the object still has this version; without a transfer where that is possible.
+    /// The current state, unless the object still has this version; without a transfer where that
+    /// is possible.
     IfChanged(&'a Version),
-    /// Exactly as many bytes as the limit, from this offset on. Fails with [`ErrorKind::Corrupt`] if the object ends earlier.
+    /// Exactly as many bytes as the limit, from this offset on. Fails with [`ErrorKind::Corrupt`]
+    /// if the object ends earlier.
     Range(u64),
-    /// No bytes: the size, the modification time, and the version if the store names it without the bytes.
+    /// No bytes: the size, the modification time, and the version if the store names it without the
+    /// bytes.
     Head,
 }
 
@@ -169,7 +178,8 @@ pub struct StoredObject {
     pub bytes: Bytes,
     /// Version of the object, if the [`ReadMode`] asks for it.
     pub version: Version,
-    /// Modification time by the store's clock, in microseconds since 1970-01-01 UTC, if it is known.
+    /// Modification time by the store's clock, in microseconds since 1970-01-01 UTC, if it is
+    /// known.
     pub modified: Option<u64>,
     /// Size of the whole object in bytes, if the [`ReadMode`] asks for it.
     pub size: Option<u64>,
@@ -203,11 +213,14 @@ impl Body {
 /// Content and durability of an object that is stored.
 #[derive(Debug)]
 pub enum Content<'a> {
-    /// These bytes, whole or not at all, if the condition holds; fails with [`ErrorKind::Contended`] if it does not. When the operation
-    /// returns, the object survives a power loss.
+    /// These bytes, whole or not at all, if the condition holds; fails with
+    /// [`ErrorKind::Contended`] if it does not. When the operation returns, the object survives a
+    /// power loss.
     Conditional(Bytes, Condition),
-    /// These bytes, as `Conditional` has it, if there is no object `unless`; fails with [`ErrorKind::Migrated`] if there is. In a local
-    /// repository that is one step under the lock ([`local::LocalFiles::lock`]). On a store the object may appear between: the caller looks again.
+    /// These bytes, as `Conditional` has it, if there is no object `unless`; fails with
+    /// [`ErrorKind::Migrated`] if there is. In a local repository that is one step under the lock
+    /// ([`local::LocalFiles::lock`]). On a store the object may appear between: the caller looks
+    /// again.
     Unless {
         /// The bytes.
         bytes: Bytes,
@@ -216,19 +229,22 @@ pub enum Content<'a> {
         /// Key of the other object.
         unless: &'static str,
     },
-    /// These bytes, as a new object, which nothing refers to yet and no other writer writes. Until [`Storage::sync`] has returned, the
-    /// object may be torn, or gone after a power loss.
+    /// These bytes, as a new object, which nothing refers to yet and no other writer writes. Until
+    /// [`Storage::sync`] has returned, the object may be torn, or gone after a power loss.
     New(Bytes),
-    /// The whole of a file of this length, otherwise like `New`. Where possible the object becomes another name of the file, which must
-    /// not be written to again.
+    /// The whole of a file of this length, otherwise like `New`. Where possible the object becomes
+    /// another name of the file, which must not be written to again.
     File(File, u64),
     /// A copy of a file of this length, which may be written to again, otherwise like `File`.
     FileCopy(File, u64),
-    /// A new object under a key that another writer may use, too: fails with [`ErrorKind::Contended`] if there is one. The key never names a
-    /// part of the object, and its bytes survive a power loss before they have the key, which does once [`Storage::sync`] has returned.
+    /// A new object under a key that another writer may use, too: fails with
+    /// [`ErrorKind::Contended`] if there is one. The key never names a part of the object, and its
+    /// bytes survive a power loss before they have the key, which does once [`Storage::sync`] has
+    /// returned.
     Exclusive(Body),
-    /// A copy of an object of this size, made without a transfer through this machine. Fails with [`ErrorKind::Unsupported`] if the
-    /// object is in another store, or if this store cannot copy it.
+    /// A copy of an object of this size, made without a transfer through this machine. Fails with
+    /// [`ErrorKind::Unsupported`] if the object is in another store, or if this store cannot copy
+    /// it.
     ObjectCopy(&'a StoreAddress, u64),
 }
 
@@ -244,11 +260,12 @@ pub enum ListMode {
 /// Objects that are removed.
 #[derive(Clone, Copy, Debug)]
 pub enum Removal<'a> {
-    /// Objects in any state; a missing object is no error. On failure any of the other objects may be removed; on success all removals
-    /// survive a power loss.
+    /// Objects in any state; a missing object is no error. On failure any of the other objects may
+    /// be removed; on success all removals survive a power loss.
     Objects(&'a [String]),
-    /// Object of at most `limit` bytes, if it still has `version`; fails with [`ErrorKind::Contended`] if not. Only a local disk compares
-    /// and removes in one step: on a store, a change by another writer between the two steps is lost with the object.
+    /// Object of at most `limit` bytes, if it still has `version`; fails with
+    /// [`ErrorKind::Contended`] if not. Only a local disk compares and removes in one step: on a
+    /// store, a change by another writer between the two steps is lost with the object.
     Unchanged {
         /// Key of the object.
         key: &'a str,
@@ -259,7 +276,8 @@ pub enum Removal<'a> {
         /// Key of an object that must not exist, as for [`Content::Unless`].
         unless: Option<&'static str>,
     },
-    /// Cached bytes of this object, whose last read turned out to be unusable. The object itself stays.
+    /// Cached bytes of this object, whose last read turned out to be unusable. The object itself
+    /// stays.
     Cached(&'a str),
 }
 
@@ -277,25 +295,29 @@ pub type Visitor<'a> = &'a mut (dyn FnMut(ObjectInfo) -> ControlFlow<()> + Send)
 
 /// Access to the objects of one repository.
 ///
-/// Every method is required, so that a decorator cannot forget one. `dyn Storage` has convenient forms of them ([`convenience`]).
+/// Every method is required, so that a decorator cannot forget one. `dyn Storage` has convenient
+/// forms of them ([`convenience`]).
 #[async_trait]
 pub trait Storage: Send + Sync + Debug {
     /// Returns the constant facts about this storage.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Reads object `key`, whole and of at most `limit` bytes unless `mode` asks for a part. Returns `None` only if it still has the
-    /// version of [`ReadMode::IfChanged`].
+    /// Reads object `key`, whole and of at most `limit` bytes unless `mode` asks for a part.
+    /// Returns `None` only if it still has the version of [`ReadMode::IfChanged`].
     ///
-    /// Errors: [`ErrorKind::NotFound`] if the object does not exist, [`ErrorKind::OutOfMemory`] if it is larger than `limit`.
+    /// Errors: [`ErrorKind::NotFound`] if the object does not exist, [`ErrorKind::OutOfMemory`] if
+    /// it is larger than `limit`.
     async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>>;
 
     /// Stores `content` as object `key`.
     async fn store(&self, key: &str, content: Content<'_>) -> Result<()>;
 
-    /// Makes all objects below `folders` that were stored as anything but [`Content::Conditional`] survive a power loss.
+    /// Makes all objects below `folders` that were stored as anything but [`Content::Conditional`]
+    /// survive a power loss.
     async fn sync(&self, folders: &[&str]) -> Result<()>;
 
-    /// Visits all objects whose key begins with `prefix`, which is empty or ends with `/`, in no particular order.
+    /// Visits all objects whose key begins with `prefix`, which is empty or ends with `/`, in no
+    /// particular order.
     async fn walk(&self, prefix: &str, mode: ListMode, visit: Visitor<'_>) -> Result<()>;
 
     /// Removes objects.
@@ -304,11 +326,12 @@ pub trait Storage: Send + Sync + Debug {
     /// Returns a source from which object `key` can be copied, if there is one.
     async fn locate(&self, key: &str) -> Result<Option<ObjectSource>>;
 
-    /// Checks that the storage honors [`Condition`] and that this user may write to it, using object `key`, which never changes and has
-    /// at most `limit` bytes. Reads nothing where both are known.
+    /// Checks that the storage honors [`Condition`] and that this user may write to it, using
+    /// object `key`, which never changes and has at most `limit` bytes. Reads nothing where both
+    /// are known.
     ///
-    /// Errors: [`ErrorKind::NotFound`] if the object does not exist, [`ErrorKind::Unsupported`] if the storage does not compare,
-    /// [`ErrorKind::PermissionDenied`] if it refuses writes.
+    /// Errors: [`ErrorKind::NotFound`] if the object does not exist, [`ErrorKind::Unsupported`] if
+    /// the storage does not compare, [`ErrorKind::PermissionDenied`] if it refuses writes.
     async fn check_conditions(&self, key: &str, limit: u64) -> Result<()>;
 }
 
@@ -358,7 +381,8 @@ pub async fn open(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
     }
 }
 
-/// Describes where the credentials for `repo` come from; none if they are not needed, because the repository is on this machine.
+/// Describes where the credentials for `repo` come from; none if they are not needed, because the
+/// repository is on this machine.
 pub fn credential_source(repo: &str, settings: &Settings) -> Result<Option<String>> {
     match Location::parse(repo)?.place {
         StorePlace::Local(_) => Ok(None),

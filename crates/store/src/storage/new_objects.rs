@@ -1,7 +1,8 @@
 //! Storage classes and user metadata of new objects, as the repository's configuration sets them.
 //!
-//! The configuration is stored in the repository itself, so that the storage learns it only once that is opened. Objects that the store
-//! copies by itself have the store's default class, as with the reference implementation.
+//! The configuration is stored in the repository itself, so that the storage learns it only once
+//! that is opened. Objects that the store copies by itself have the store's default class, as with
+//! the reference implementation.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -49,7 +50,8 @@ impl NewObjectRules {
 
     /// Returns the attributes of the new object `key`.
     ///
-    /// Fails with [`ErrorKind::Unsupported`] if the configured class cannot be the name of one: it becomes part of a request.
+    /// Fails with [`ErrorKind::Unsupported`] if the configured class cannot be the name of one: it
+    /// becomes part of a request.
     pub(super) fn attributes(&self, key: &str) -> Result<Attributes> {
         let classes = self.classes.read();
         let Some(class) = (if key.starts_with(BULK) { &classes.chunks } else { &classes.metadata }) else {

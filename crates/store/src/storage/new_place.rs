@@ -8,13 +8,15 @@ use rustix::fs::Mode;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::trust;
 
-/// Folders of a repository. What they hold belongs to it: its garbage is deleted, whatever it is to others.
+/// Folders of a repository. What they hold belongs to it: its garbage is deleted, whatever it is to
+/// others.
 const FOLDERS: [&str; 7] = ["attributes", "chunks", "manifests", "overwritten", "refs", "snapshots", "transactions"];
 
-/// Makes the missing directories of `path`, which `shown` describes, for a new repository, and returns the last one, with its path without links. No
-/// link of another user is followed.
+/// Makes the missing directories of `path`, which `shown` describes, for a new repository, and
+/// returns the last one, with its path without links. No link of another user is followed.
 ///
-/// Errors: [`ErrorKind::AlreadyExists`] if it is in a folder of another repository, [`ErrorKind::PermissionDenied`] for such a link.
+/// Errors: [`ErrorKind::AlreadyExists`] if it is in a folder of another repository,
+/// [`ErrorKind::PermissionDenied`] for such a link.
 pub(super) fn make(path: &Path, shown: &str) -> Result<(OwnedFd, PathBuf)> {
     let failed = |error: Error| error.context(format!("making {shown}"));
     let place = trust::place_of(path).map_err(failed)?;

@@ -1,6 +1,7 @@
 //! [`Storage`] over any store of the `object_store` crate, with deadlines.
 //!
-//! The client retries transient failures; this module limits the time of an operation as a whole ([`Deadline`]) and the bytes it reads.
+//! The client retries transient failures; this module limits the time of an operation as a whole
+//! ([`Deadline`]) and the bytes it reads.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -46,8 +47,8 @@ pub(super) const DELETED_AT_ONCE: usize = 1000;
 const MAX_PARTS: u64 = 10_000;
 /// Maximum size of an object that a store copies in one request, in bytes: Amazon's limit.
 const MAX_COPIED: u64 = 5 << 30;
-/// Maximum number of bytes read and discarded before a range, from a server that sends only whole objects: more takes too long for a
-/// chunk.
+/// Maximum number of bytes read and discarded before a range, from a server that sends only whole
+/// objects: more takes too long for a chunk.
 const MAX_SKIPPED: u64 = 1 << 30;
 /// Progress that an object of a listing counts for, in bytes: its size in a response.
 const LISTED: u64 = 512;
@@ -110,7 +111,8 @@ impl ObjectStorage {
         }
     }
 
-    /// Creates the storage of a repository in a store that was reached with `settings`; `name` distinguishes the store from other stores.
+    /// Creates the storage of a repository in a store that was reached with `settings`; `name`
+    /// distinguishes the store from other stores.
     pub(super) fn connected(
         connected: Connected,
         location: String,
@@ -122,7 +124,8 @@ impl ObjectStorage {
         let bucket = name.map(|name| NamedBucket { name, store: Arc::clone(&store), prefix: prefix.clone() });
         let make = |store: Arc<dyn ObjectStore>, with_slash, bucket| -> Result<Self> {
             let store = if prefix.is_empty() { store } else { Arc::new(PrefixStore::new(store, path(&prefix)?)) };
-            let (in_flight, clock) = (transport.in_flight_gauge(), transport.clock());
+            let in_flight = transport.in_flight_gauge();
+            let clock = transport.clock();
             Ok(ObjectStorage {
                 store,
                 capabilities: Capabilities {
@@ -146,7 +149,8 @@ impl ObjectStorage {
         make(store, with_slash.map(|storage| Arc::new(storage) as Arc<dyn Storage>), bucket)
     }
 
-    /// Fetches the object that `options` request, of at most `limit` bytes, with its version. Returns `None` if it is unchanged.
+    /// Fetches the object that `options` request, of at most `limit` bytes, with its version.
+    /// Returns `None` if it is unchanged.
     async fn get_whole(&self, key: &str, limit: u64, options: GetOptions) -> Result<Option<StoredObject>> {
         let path = path(key)?;
         let reading = async {
@@ -196,7 +200,8 @@ impl ObjectStorage {
     async fn send_parts(&self, key: &str, upload: &mut dyn MultipartUpload, file: File, length: u64) -> Result<()> {
         let largest = PART.max(length.div_ceil(MAX_PARTS));
         let mut sending: FuturesUnordered<BoxFuture<'_, Result<()>>> = FuturesUnordered::new();
-        let (mut file, mut left) = (file, length);
+        let mut file = file;
+        let mut left = length;
         while left > 0 {
             while sending.len() >= PARTS_AT_ONCE {
                 sending.next().await.transpose()?;
@@ -215,7 +220,8 @@ impl ObjectStorage {
             };
             drop(reading);
             (file, left) = (rest, left - size);
-            // The calls are in order, and their order numbers the parts, whatever the order of the responses.
+            // The calls are in order, and their order numbers the parts, whatever the order of the
+            // responses.
             let put = upload.put_part(part.into());
             sending.push(Box::pin(self.timed(key, put)));
         }
@@ -240,7 +246,8 @@ impl ObjectStorage {
             Condition::Absent => PutMode::Create,
             Condition::Unchanged(Version { e_tag, version }) => PutMode::Update(UpdateVersion { e_tag, version }),
         };
-        let (path, attributes) = (path(key)?, self.capabilities.new_objects.attributes(key)?);
+        let path = path(key)?;
+        let attributes = self.capabilities.new_objects.attributes(key)?;
         self.admit(key, bytes.len() as u64).await;
         let options = PutOptions { mode, attributes, ..PutOptions::default() };
         if matches!(options.mode, PutMode::Overwrite) {
@@ -296,7 +303,8 @@ impl ObjectStorage {
         if existing == Existing::Kept {
             self.check_absent(key).await?;
         }
-        let (path, attributes) = (path(key)?, self.capabilities.new_objects.attributes(key)?);
+        let path = path(key)?;
+        let attributes = self.capabilities.new_objects.attributes(key)?;
         let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
         let mut upload = self.timed(key, self.store.put_multipart_opts(&path, options)).await?;
         let mut sent = self.send_parts(key, &mut *upload, file, length).await;
@@ -317,7 +325,8 @@ impl ObjectStorage {
     async fn copy_object(&self, from: &StoreAddress, key: &str, bytes: u64) -> Result<()> {
         let bucket = self.bucket.as_ref().filter(|bucket| bucket.name == from.store && bytes <= MAX_COPIED);
         let bucket = bucket.ok_or_else(|| no_copy(key))?;
-        let (from, to) = (path(&from.key)?, path(&bucket.key(key))?);
+        let from = path(&from.key)?;
+        let to = path(&bucket.key(key))?;
         // The store copies by itself and reports no progress.
         let budget = self.deadline.budget().saturating_add(Duration::from_secs(bytes / COPY_RATE));
         let copying = async { bucket.store.copy(&from, &to).await.map_err(|error| from_store(key, error)) };
@@ -331,7 +340,8 @@ impl ObjectStorage {
     }
 }
 
-/// Collects the bytes of `found`, `size` of them at most. Memory is allocated as they arrive: the store may announce more than it sends.
+/// Collects the bytes of `found`, `size` of them at most. Memory is allocated as they arrive: the
+/// store may announce more than it sends.
 pub(super) async fn collect(found: GetResult, size: u64) -> object_store::Result<Bytes> {
     let mut parts = found.into_stream();
     let first = parts.try_next().await?.unwrap_or_default();
@@ -346,7 +356,8 @@ pub(super) async fn collect(found: GetResult, size: u64) -> object_store::Result
     Ok(bytes.freeze())
 }
 
-/// Reads bytes `offset..offset + length` of an object of which the server sends all `parts`, or fewer if it ends. Discards other bytes.
+/// Reads bytes `offset..offset + length` of an object of which the server sends all `parts`, or
+/// fewer if it ends. Discards other bytes.
 pub(super) async fn take_range<E>(
     mut parts: impl Stream<Item = Result<Bytes, E>> + Unpin,
     offset: u64,
@@ -423,7 +434,8 @@ impl Storage for ObjectStorage {
         let prefix = path(folder.trim_end_matches('/'))?;
         let what = format!("listing `{prefix}`");
         let mut listing = ListingValidator::new(prefix.as_ref(), self.limits);
-        let (mut count, mut size) = (0_u64, 0_u64);
+        let mut count = 0_u64;
+        let mut size = 0_u64;
         let max_size = if mode == ListMode::Collected { self.limits.list_size(folder) } else { u64::MAX };
         let mut objects = self.store.list(Some(&prefix)).ready_chunks(LISTED_AT_ONCE);
         // Only objects that are found extend the operation: pages alone do not.
@@ -505,7 +517,8 @@ impl Storage for ObjectStorage {
     }
 }
 
-/// Reads the next `length` bytes of `file`, and returns both. With `is_last`, fails unless the file ends there.
+/// Reads the next `length` bytes of `file`, and returns both. With `is_last`, fails unless the file
+/// ends there.
 async fn read_part(mut file: File, length: u64, is_last: bool) -> Result<(File, Bytes)> {
     use std::io::Read;
     let read = move || {

@@ -1,12 +1,15 @@
-//! Replacement and removal of local objects: whole or not at all, durable, and compared with the previous object.
+//! Replacement and removal of local objects: whole or not at all, durable, and compared with the
+//! previous object.
 //!
-//! The bytes go to a staging file ([`super::staging`]) and are flushed to the disk. A rename or a link then gives the file its name, and the
-//! directory is flushed. A crash leaves the old object or the new one, and at worst a staging file.
+//! The bytes go to a staging file ([`super::staging`]) and are flushed to the disk. A rename or a
+//! link then gives the file its name, and the directory is flushed. A crash leaves the old object
+//! or the new one, and at worst a staging file.
 //!
-//! A rename cannot compare. A replacement under [`Condition::Unchanged`] therefore holds the repository's locks ([`super::file_locks`]),
-//! checks the object again, past the caches of a network file system, and renames. That keeps any number of icechunkfs processes from
-//! losing each other's changes. The reference implementation takes no lock and cannot be kept from overwriting on a local disk; the check
-//! just before the rename leaves it a window of microseconds.
+//! A rename cannot compare. A replacement under [`Condition::Unchanged`] therefore holds the
+//! repository's locks ([`super::file_locks`]), checks the object again, past the caches of a
+//! network file system, and renames. That keeps any number of icechunkfs processes from losing each
+//! other's changes. The reference implementation takes no lock and cannot be kept from overwriting
+//! on a local disk; the check just before the rename leaves it a window of microseconds.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -28,13 +31,14 @@ use super::{Condition, Version, changed, migrated};
 use icechunkfs_base::beneath;
 use icechunkfs_base::error::{Error, Result};
 
-/// Arbiter between the thread that replaces an object and the caller that waits for it: either the object is replaced, or the wait times
-/// out and the object is not replaced any more.
+/// Arbiter between the thread that replaces an object and the caller that waits for it: either the
+/// object is replaced, or the wait times out and the object is not replaced any more.
 #[derive(Debug, Default)]
 pub(super) struct ReplaceArbiter(AtomicBool);
 
 impl ReplaceArbiter {
-    /// Decides for the caller: begins the replacement, or ends the wait. Returns false if the other side was first.
+    /// Decides for the caller: begins the replacement, or ends the wait. Returns false if the other
+    /// side was first.
     pub(super) fn take(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
@@ -53,7 +57,8 @@ pub(super) struct Waits<'a> {
     pub(super) arbiter: &'a ReplaceArbiter,
 }
 
-/// Stores `bytes` as `key` below `root` if `condition` holds, if there is no object `unless`, and if the caller still waits when all is prepared.
+/// Stores `bytes` as `key` below `root` if `condition` holds, if there is no object `unless`, and
+/// if the caller still waits when all is prepared.
 pub(super) fn put(
     root: &OwnedFd,
     key: &str,
@@ -98,7 +103,8 @@ fn staged(folder: &OwnedFd, name: &str, bytes: &[u8]) -> std::io::Result<Staging
     Ok(staging)
 }
 
-/// Fails with [`icechunkfs_base::error::ErrorKind::Migrated`] if there is an object `unless`. The result is reliable only under the lock.
+/// Fails with [`icechunkfs_base::error::ErrorKind::Migrated`] if there is an object `unless`. The
+/// result is reliable only under the lock.
 fn check_not_migrated(root: &OwnedFd, key: &str, unless: Option<&str>) -> Result<()> {
     let Some(unless) = unless else { return Ok(()) };
     refresh(root);
@@ -109,8 +115,8 @@ fn check_not_migrated(root: &OwnedFd, key: &str, unless: Option<&str>) -> Result
     }
 }
 
-/// Removes `key` below `root` if it has `version` and there is no object `unless`, and if the caller still waits, under the same locks as a
-/// replacement.
+/// Removes `key` below `root` if it has `version` and there is no object `unless`, and if the
+/// caller still waits, under the same locks as a replacement.
 pub(super) fn remove(
     root: &OwnedFd,
     key: &str,
@@ -132,7 +138,8 @@ pub(super) fn remove(
     rustix::fs::fsync(&folder).map_err(failed)
 }
 
-/// Removes the objects `keys` below `root`, and flushes their directories. A missing object is no error.
+/// Removes the objects `keys` below `root`, and flushes their directories. A missing object is no
+/// error.
 pub(super) fn remove_all(root: &OwnedFd, keys: &[String]) -> Result<()> {
     let mut by_folder: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for key in keys {
@@ -156,9 +163,11 @@ pub(super) fn remove_all(root: &OwnedFd, keys: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the object `name` in `folder` has `version`. The result is reliable only under the lock.
+/// Checks that the object `name` in `folder` has `version`. The result is reliable only under the
+/// lock.
 fn check_version(folder: &OwnedFd, key: &str, name: &str, version: &Version) -> Result<()> {
-    // Another machine may have replaced the object, while this kernel still resolves the name to the old file.
+    // Another machine may have replaced the object, while this kernel still resolves the name to
+    // the old file.
     refresh(folder);
     let current = open_beneath(folder, name).map(File::from).map_err(std::io::Error::from);
     let current = current.and_then(|file| {
@@ -178,7 +187,8 @@ pub(super) fn open_folder(root: &OwnedFd, folder: &str) -> Result<OwnedFd, Errno
     let mut at = rustix::fs::openat(root, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     for name in folder.split('/').filter(|name| !name.is_empty()) {
         match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o777)) {
-            // The parent is flushed: a power loss could otherwise remove the new directory with the object in it.
+            // The parent is flushed: a power loss could otherwise remove the new directory with the
+            // object in it.
             Ok(()) => rustix::fs::fsync(&at)?,
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),

@@ -1,7 +1,9 @@
-//! Rules for requests that a repository's configuration sets: their number at a time, the tries of each one, and the pauses between these.
+//! Rules for requests that a repository's configuration sets: their number at a time, the tries of
+//! each one, and the pauses between these.
 //!
-//! The configuration is stored in the repository itself, so that the storage learns the rules only once that is opened. What the user
-//! says (`--max-requests`) takes precedence. Whatever the rules are, every operation ends before its [`deadline`](super::deadline).
+//! The configuration is stored in the repository itself, so that the storage learns the rules only
+//! once that is opened. What the user says (`--max-requests`) takes precedence. Whatever the rules
+//! are, every operation ends before its [`deadline`](super::deadline).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +14,8 @@ use super::settings::{MAX_REQUESTS, Settings};
 use super::transport::concurrency::ConcurrencyLimit;
 use icechunkfs_format::format::config::RequestSettings;
 
-/// Divisor of an operation's time budget for the longest pause: a repository must not make every operation a timeout.
+/// Divisor of an operation's time budget for the longest pause: a repository must not make every
+/// operation a timeout.
 const PAUSES_IN_BUDGET: u32 = 8;
 
 /// Rules for the requests to one store.
@@ -20,7 +23,8 @@ const PAUSES_IN_BUDGET: u32 = 8;
 pub struct RequestRules {
     configured: RwLock<RequestSettings>,
     limit: Arc<ConcurrencyLimit>,
-    /// Number of requests at a time without a configured one; `None` if the user has set it, which no configuration changes.
+    /// Number of requests at a time without a configured one; `None` if the user has set it, which
+    /// no configuration changes.
     default: Option<u16>,
     longest_pause: Duration,
 }
@@ -50,7 +54,8 @@ impl RequestRules {
         self.configured.read().tries
     }
 
-    /// Returns the minimum time between failure `failures` of a request, counted from 1, and the next try.
+    /// Returns the minimum time between failure `failures` of a request, counted from 1, and the
+    /// next try.
     pub(super) fn pause(&self, failures: u64) -> Duration {
         let RequestSettings { first_pause, longest_pause, .. } = *self.configured.read();
         let doubled = u32::try_from(failures.saturating_sub(1)).ok().and_then(|times| 2_u32.checked_pow(times));

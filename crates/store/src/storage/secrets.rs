@@ -1,8 +1,9 @@
 //! Secrets of a store: keys, tokens, passwords and headers.
 //!
-//! Secrets come from the environment or from a file. Every user of the machine can read a command line in `/proc/PID/cmdline`, and
-//! overwriting that memory afterwards comes too late. The options that once took secrets are therefore known only to be refused, with the
-//! name of the variable that takes the secret.
+//! Secrets come from the environment or from a file. Every user of the machine can read a command
+//! line in `/proc/PID/cmdline`, and overwriting that memory afterwards comes too late. The options
+//! that once took secrets are therefore known only to be refused, with the name of the variable
+//! that takes the secret.
 
 use std::fs::File;
 use std::io::Read;
@@ -61,7 +62,8 @@ impl Secrets {
 
     /// Returns these secrets completed by those of the file, which take precedence.
     ///
-    /// Errors: [`ErrorKind::PermissionDenied`] if users other than its owner may read or write the file.
+    /// Errors: [`ErrorKind::PermissionDenied`] if users other than its owner may read or write the
+    /// file.
     pub fn with_file(self) -> Result<Self> {
         let Some(path) = self.file.clone() else { return Ok(self) };
         Ok(read(&path)?.or(Secrets { file: None, ..self }))
@@ -93,7 +95,8 @@ impl Secrets {
         parts.ok_or_else(|| Error::invalid("a header must be `NAME: VALUE`; one has no colon"))
     }
 
-    /// Sets the secret `name`, in either spelling. Returns false if there is no secret of that name.
+    /// Sets the secret `name`, in either spelling. Returns false if there is no secret of that
+    /// name.
     pub fn set(&mut self, name: &str, value: &str) -> bool {
         let place = match name.replace('_', "-").as_str() {
             KEY_ID => &mut self.access_key_id,
@@ -114,7 +117,8 @@ impl Secrets {
 
     /// Returns the error for a secret `name` on a command line.
     pub fn command_line_error(name: &str) -> Error {
-        let (name, key) = (name.replace('_', "-"), name.replace('-', "_"));
+        let key = name.replace('-', "_");
+        let name = name.replace('_', "-");
         Error::invalid(format!(
             "{name}: a secret on a command line can be read by every user of this machine: set {} in the environment, or name a file \
              that has a line `{key} = ...` with --secrets FILE (-o secrets=FILE)",

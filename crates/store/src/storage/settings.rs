@@ -1,8 +1,8 @@
 //! Settings for reaching a repository that is not on this machine.
 //!
-//! Each setting is a command line option, by the same name an option of `-o` (with `_` for `-`), and an environment variable
-//! (`ICECHUNKFS_REGION`). Each kind of store also knows the variables and files of the store's tools: see [`super::connect`]. The command
-//! line takes precedence.
+//! Each setting is a command line option, by the same name an option of `-o` (with `_` for `-`),
+//! and an environment variable (`ICECHUNKFS_REGION`). Each kind of store also knows the variables
+//! and files of the store's tools: see [`super::connect`]. The command line takes precedence.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use icechunkfs_base::store_names::{Account, Region};
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Default number of concurrent requests.
 const DEFAULT_REQUESTS: u16 = 64;
-/// Largest accepted number of concurrent requests: each may have a connection, and a process has few thousand descriptors.
+/// Largest accepted number of concurrent requests: each may have a connection, and a process has
+/// few thousand descriptors.
 pub(super) const MAX_REQUESTS: u16 = 4096;
 
 /// Errors for rates of 0.
@@ -30,11 +31,12 @@ const NO_TRANSFER: &str = "--min-rate must be greater than 0: a transfer that st
 #[derive(Clone, Default, Args)]
 #[command(next_help_heading = "Object stores (each is also a variable ICECHUNKFS_...)")]
 pub struct Settings {
-    /// s3: Region of the bucket [also: AWS_REGION, AWS_DEFAULT_REGION, the profile; default: detected].
+    /// s3: Region of the bucket [also: AWS_REGION, AWS_DEFAULT_REGION, the profile; default:
+    /// detected].
     #[arg(long, value_name = "NAME", env = "ICECHUNKFS_REGION", hide_env = true)]
     pub region: Option<Region>,
-    /// s3, gs, az: Send requests to this endpoint, not to the provider's [also: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL,
-    /// STORAGE_EMULATOR_HOST, AZURE_STORAGE_ENDPOINT].
+    /// s3, gs, az: Send requests to this endpoint, not to the provider's [also:
+    /// AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST, AZURE_STORAGE_ENDPOINT].
     #[arg(long, value_name = "URL", env = "ICECHUNKFS_ENDPOINT_URL", hide_env = true)]
     pub endpoint_url: Option<String>,
     /// s3: Use this profile of ~/.aws/credentials and ~/.aws/config [also: AWS_PROFILE].
@@ -52,7 +54,8 @@ pub struct Settings {
     /// s3: Access key id [also: AWS_ACCESS_KEY_ID].
     #[arg(long, value_name = "ID", env = "ICECHUNKFS_ACCESS_KEY_ID", hide_env = true)]
     pub access_key_id: Option<String>,
-    /// gs: Read credentials from this file, of a service account or of `gcloud` [also: GOOGLE_APPLICATION_CREDENTIALS].
+    /// gs: Read credentials from this file, of a service account or of `gcloud` [also:
+    /// GOOGLE_APPLICATION_CREDENTIALS].
     #[arg(long, value_name = "FILE", env = "ICECHUNKFS_CREDENTIALS", hide_env = true)]
     pub credentials: Option<String>,
     /// az: Storage account [also: AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_CONNECTION_STRING].
@@ -64,32 +67,39 @@ pub struct Settings {
     /// Trust the certificates in this file too [also: AWS_CA_BUNDLE].
     #[arg(long, value_name = "FILE", env = "ICECHUNKFS_CA_BUNDLE", hide_env = true)]
     pub ca_bundle: Option<String>,
-    /// Time limit of one operation, all retries included; bytes that move at --min-rate extend it [default: 60].
+    /// Time limit of one operation, all retries included; bytes that move at --min-rate extend it
+    /// [default: 60].
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ICECHUNKFS_TIMEOUT", hide_env = true)]
     pub timeout: Option<Duration>,
-    /// Stop a transfer that moves fewer bytes per second than this over that time; parallel transfers share the rate [default: 64K].
+    /// Stop a transfer that moves fewer bytes per second than this over that time; parallel
+    /// transfers share the rate [default: 64K].
     #[arg(long, value_name = "SIZE", value_parser = positive(NO_TRANSFER), env = "ICECHUNKFS_MIN_RATE", hide_env = true)]
     pub min_rate: Option<u64>,
-    /// Refuse a listing of more objects [default: as many as half of --memory holds, or a quarter of this machine's memory].
+    /// Refuse a listing of more objects [default: as many as half of --memory holds, or a quarter
+    /// of this machine's memory].
     #[arg(long, value_name = "N", env = "ICECHUNKFS_MAX_LISTED", hide_env = true)]
     pub max_listed: Option<u64>,
-    /// Send at most this many requests at a time [default: the repository's max_concurrent_requests, or 64].
+    /// Send at most this many requests at a time [default: the repository's
+    /// max_concurrent_requests, or 64].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_REQUESTS)), env = "ICECHUNKFS_MAX_REQUESTS", hide_env = true)]
     pub max_requests: Option<u16>,
     /// Cache bytes from the network in this directory, for later mounts and other programs too.
     #[arg(long, value_name = "DIR", env = "ICECHUNKFS_CACHE", hide_env = true)]
     pub cache: Option<String>,
-    /// Limit the size of that directory, such as 100G [default: 10G]. The last twentieth of its disk stays free in any case.
+    /// Limit the size of that directory, such as 100G [default: 10G]. The last twentieth of its
+    /// disk stays free in any case.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, env = "ICECHUNKFS_CACHE_SIZE", hide_env = true)]
     pub cache_size: Option<u64>,
-    /// Contact no store: show only the cached part, read-only. `icechunkfs prefetch` brings chunks into the cache.
+    /// Contact no store: show only the cached part, read-only. `icechunkfs prefetch` brings chunks
+    /// into the cache.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_OFFLINE", hide_env = true)]
     pub offline: bool,
     /// Upload at most this many bytes per second, such as 10M.
     #[arg(long, value_name = "SIZE", value_parser = positive(NO_UPLOAD), env = "ICECHUNKFS_UPLOAD_LIMIT", hide_env = true)]
     pub upload_limit: Option<u64>,
-    /// Commit to a store that cannot compare before it writes, or to a file system whose locks other machines may not see. If two
-    /// programs commit at the same time, one commit is then lost.
+    /// Commit to a store that cannot compare before it writes, or to a file system whose locks
+    /// other machines may not see. If two programs commit at the same time, one commit is then
+    /// lost.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_UNSAFE_SINGLE_WRITER", hide_env = true)]
     pub unsafe_single_writer: bool,
 }
@@ -116,7 +126,8 @@ impl Settings {
 
     /// Returns the endpoint of the store, if it is set.
     ///
-    /// Errors: [`ErrorKind::InvalidInput`](icechunkfs_base::error::ErrorKind::InvalidInput) if the endpoint is not valid.
+    /// Errors: [`ErrorKind::InvalidInput`](icechunkfs_base::error::ErrorKind::InvalidInput) if the
+    /// endpoint is not valid.
     pub fn endpoint(&self) -> Result<Option<Endpoint>> {
         self.endpoint_url.as_deref().map(str::parse).transpose()
     }
@@ -127,8 +138,8 @@ impl Settings {
         Settings::augment_args(Command::new("")).get_arguments().any(|argument| argument.get_long() == Some(&name))
     }
 
-    /// Parses `words` of the form `name` or `name=value`, in either spelling, without settings of the environment. Secrets are accepted
-    /// only from [`Source::Environment`].
+    /// Parses `words` of the form `name` or `name=value`, in either spelling, without settings of
+    /// the environment. Secrets are accepted only from [`Source::Environment`].
     pub fn parse(words: &[String], source: Source) -> Result<Self> {
         let mut secrets = Secrets::default();
         let mut spelled = Vec::new();

@@ -1,7 +1,8 @@
 //! Files that get the name of an object when they are complete.
 //!
-//! A staging file is beside the object, as `NAME#DIGITS`, which the reference implementation and `object_store` omit from listings. One that
-//! is dropped without a name is removed; a process that is killed leaves it.
+//! A staging file is beside the object, as `NAME#DIGITS`, which the reference implementation and
+//! `object_store` omit from listings. One that is dropped without a name is removed; a process that
+//! is killed leaves it.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

@@ -1,7 +1,8 @@
 //! The distinct chunks of many manifests, within a memory bound.
 //!
-//! A list that is sorted and deduplicated whenever it is full. If it is still full then, its upper half is dropped and left for another
-//! pass: ids are random, so that the available memory is used up, and a repository with adversarial ids costs passes, not memory.
+//! A list that is sorted and deduplicated whenever it is full. If it is still full then, its upper
+//! half is dropped and left for another pass: ids are random, so that the available memory is used
+//! up, and a repository with adversarial ids costs passes, not memory.
 
 use super::reach::RefSet;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
@@ -9,7 +10,8 @@ use icechunkfs_format::format::ids::ObjectId;
 
 /// Bit that marks the length of a virtual chunk; no length has it otherwise.
 const VIRTUAL: u64 = 1 << 63;
-/// Part of the list that may be in use after sorting before its upper half is dropped: with less room it would be sorted too often.
+/// Part of the list that may be in use after sorting before its upper half is dropped: with less
+/// room it would be sorted too often.
 const FULL: (usize, usize) = (3, 4);
 /// Minimum capacity, in chunks: a smaller list would need endless passes.
 const MIN_CAPACITY: usize = 1 << 12;
@@ -124,7 +126,8 @@ impl ChunkSet {
         Ok(())
     }
 
-    /// Returns the number and bytes of native chunks, those of virtual chunks, and the objects sorted by id.
+    /// Returns the number and bytes of native chunks, those of virtual chunks, and the objects
+    /// sorted by id.
     pub(super) fn into_objects(mut self) -> ([(u64, u64); 2], Vec<Object>) {
         self.sort();
         let mut sums = [(0_u64, 0_u64); 2];
@@ -170,7 +173,8 @@ mod tests {
     #[test]
     fn overlapping_chunks_are_counted_once_and_objects_know_who_leads_to_them() {
         let mut set = ChunkSet::new(0, 0);
-        let (one, two) = (RefSet(0), RefSet(1));
+        let one = RefSet(0);
+        let two = RefSet(1);
         for (object, offset, length, holder) in
             [(1, 0, 10, one), (1, 0, 10, one), (1, 5, 10, one), (1, 20, 5, one), (2, 0, 7, one), (2, 0, 7, two)]
         {
@@ -187,7 +191,9 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_left_for_another_pass() {
         let count = 10 * MIN_CAPACITY as u64;
-        let (mut begin, mut passes, mut found) = (Some(0), 0, 0);
+        let mut begin = Some(0);
+        let mut passes = 0;
+        let mut found = 0;
         while let Some(from) = begin {
             let mut set = ChunkSet::new(from, 0);
             // Each id several times: a known chunk takes no room.

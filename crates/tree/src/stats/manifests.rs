@@ -43,7 +43,8 @@ pub(super) struct Pass {
     pub(super) counted: Chunks,
 }
 
-/// Returns the manifests of all commits in `reach`, and sets the number of nodes and references at the tips in `reach`.
+/// Returns the manifests of all commits in `reach`, and sets the number of nodes and references at
+/// the tips in `reach`.
 pub(super) async fn collect_manifests(
     repository: &Repository,
     reach: &mut Reach,
@@ -57,7 +58,8 @@ pub(super) async fn collect_manifests(
     let mut sizes: HashMap<String, (u64, u64)> = HashMap::new();
     let read = |(id, holder)| async move {
         let read = repository.snapshot(id, MAX_SNAPSHOT).await;
-        // A damaged snapshot is counted as missing and does not prevent the statistics of the others.
+        // A damaged snapshot is counted as missing and does not prevent the statistics of the
+        // others.
         let snapshot = match read {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 tracing::error!("{error}");
@@ -89,7 +91,8 @@ pub(super) async fn collect_manifests(
     Ok(found)
 }
 
-/// Reads all `manifests` and collects the chunks with ids from `from` on, as many as fit into memory.
+/// Reads all `manifests` and collects the chunks with ids from `from` on, as many as fit into
+/// memory.
 pub(super) async fn read(
     storage: &Arc<dyn Storage>,
     manifests: &Manifests,
@@ -104,7 +107,8 @@ pub(super) async fn read(
     let room = Semaphore::new(permits);
     let pass = Arc::new(Mutex::new(Pass { set: ChunkSet::new(from, memory.chunks), counted: Chunks::default() }));
     let count = |held: ReachableManifest| {
-        let (room, pass) = (&room, Arc::clone(&pass));
+        let room = &room;
+        let pass = Arc::clone(&pass);
         async move {
             let wanted = (u64::from(held.info.chunk_refs) * BYTES_PER_REF + held.info.size).div_ceil(UNIT);
             let wanted = u32::try_from(wanted.clamp(1, permits as u64)).unwrap_or(u32::MAX);
@@ -115,7 +119,8 @@ pub(super) async fn read(
                 Err(error) => Err(error),
             };
             let counted = match counted {
-                // A missing or damaged manifest does not prevent the count of the others; a missing one is counted as missing.
+                // A missing or damaged manifest does not prevent the count of the others; a missing
+                // one is counted as missing.
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
                     tracing::error!("{error}");
                     Ok(Ok(()))
@@ -131,8 +136,8 @@ pub(super) async fn read(
     Ok(pass.into_inner())
 }
 
-/// Adds the chunks in `file`, a manifest, to `pass`. The outer error is one of decoding, after which nothing has been added: the manifest can be
-/// counted again.
+/// Adds the chunks in `file`, a manifest, to `pass`. The outer error is one of decoding, after
+/// which nothing has been added: the manifest can be counted again.
 fn count_chunks(file: &[u8], held: ReachableManifest, limit: u64, pass: &Mutex<Pass>) -> Result<Result<()>> {
     let manifest =
         Manifest::decode_with_id(held.info.id, file, limit).context(|| format!("manifests/{}", held.info.id))?;

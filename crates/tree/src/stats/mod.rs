@@ -1,14 +1,17 @@
 //! Storage use of a repository.
 //!
-//! Three views of the same objects: stored objects, by listing ([`objects`]); reachable ones, by reading every snapshot and manifest of
-//! all histories once ([`reach`], [`manifests`]); and one snapshot's arrays ([`arrays`]). A stored object that is not reachable is
-//! garbage, which a collection removes in time; a reachable object that is not stored is damage.
+//! Three views of the same objects: stored objects, by listing ([`objects`]); reachable ones, by
+//! reading every snapshot and manifest of all histories once ([`reach`], [`manifests`]); and one
+//! snapshot's arrays ([`arrays`]). A stored object that is not reachable is garbage, which a
+//! collection removes in time; a reachable object that is not stored is damage.
 //!
-//! An object belongs to one ref if it would be garbage without that ref, and is shared if several lead to it. Packs hold several
-//! chunks: a byte of a pack that no manifest references is dead, and stays as long as any other chunk of the pack is in use.
+//! An object belongs to one ref if it would be garbage without that ref, and is shared if several
+//! lead to it. Packs hold several chunks: a byte of a pack that no manifest references is dead, and
+//! stays as long as any other chunk of the pack is in use.
 //!
-//! Memory does not grow with the number of references. Distinct chunks of all histories take 32 bytes each ([`chunks`]) within a
-//! bound; if there are more, the range of ids is divided, and manifests are read once for each part.
+//! Memory does not grow with the number of references. Distinct chunks of all histories take 32
+//! bytes each ([`chunks`]) within a bound; if there are more, the range of ids is divided, and
+//! manifests are read once for each part.
 
 pub mod arrays;
 mod chunks;
@@ -151,8 +154,8 @@ pub struct MemoryBounds {
     pub manifests: u64,
 }
 
-/// Collects the statistics of `repository`, and of the arrays of `tree`, a snapshot of it, within `memory`; reads `jobs` manifests
-/// concurrently. `progress` counts snapshots and manifests.
+/// Collects the statistics of `repository`, and of the arrays of `tree`, a snapshot of it, within
+/// `memory`; reads `jobs` manifests concurrently. `progress` counts snapshots and manifests.
 pub async fn collect(
     repository: &Repository,
     tree: &Arc<Tree>,

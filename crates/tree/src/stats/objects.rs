@@ -22,7 +22,8 @@ pub struct Stored {
     pub refs: Size,
     /// Earlier states of `repo`.
     pub backups: Size,
-    /// Earlier states that a garbage collection removes when they are old enough: all that the operations log does not continue in.
+    /// Earlier states that a garbage collection removes when they are old enough: all that the
+    /// operations log does not continue in.
     pub removable_backups: Size,
 }
 
@@ -37,7 +38,8 @@ fn id_of(key: &str, folder: &str) -> Option<ObjectId> {
     key.strip_prefix(folder)?.parse().ok()
 }
 
-/// Counts stored, reachable and missing objects except chunk objects. The operations log continues in `log_files`.
+/// Counts stored, reachable and missing objects except chunk objects. The operations log continues
+/// in `log_files`.
 pub(super) async fn count_metadata_objects(
     storage: &dyn Storage,
     reach: &mut Reach,
@@ -97,7 +99,8 @@ fn of(kinds: &mut ByKind, which: u8) -> &mut Size {
     }
 }
 
-/// Counts stored, reachable and missing chunk objects of one pass: those with ids in the range of `set`.
+/// Counts stored, reachable and missing chunk objects of one pass: those with ids in the range of
+/// `set`.
 pub(super) async fn chunks(storage: &dyn Storage, set: ChunkSet, reach: &mut Reach, stats: &mut Stats) -> Result<()> {
     let range = set.range;
     let ([(native, native_bytes), (virtuals, virtual_bytes)], objects) = set.into_objects();

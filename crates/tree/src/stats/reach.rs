@@ -1,7 +1,8 @@
 //! Reachability of commits from refs.
 //!
-//! Histories are walked from each ref until they meet a commit that several refs lead to: all older ones are then shared, too. So
-//! each commit is met at most three times, however many refs there are.
+//! Histories are walked from each ref until they meet a commit that several refs lead to: all older
+//! ones are then shared, too. So each commit is met at most three times, however many refs there
+//! are.
 
 use std::collections::HashMap;
 
@@ -50,7 +51,8 @@ pub(super) async fn find(repository: &Repository) -> Result<Reach> {
         let holder = RefSet(u32::try_from(reach.refs.len()).unwrap_or(u32::MAX - 1));
         reach.walk(repository, id, holder).await?;
         let commits = reach.commits.get(&id).map_or(0, |commit| commit.depth);
-        let (snapshot, only_here) = (id.to_string(), Size::default());
+        let snapshot = id.to_string();
+        let only_here = Size::default();
         reach.refs.push(RefStats { kind, name, snapshot, commits, nodes: 0, references: 0, only_here });
     }
     Ok(reach)
@@ -60,7 +62,8 @@ impl Reach {
     async fn walk(&mut self, repository: &Repository, tip: ObjectId, holder: RefSet) -> Result<()> {
         let mut new = Vec::new();
         let mut depth = 0;
-        let (commits, logs) = (&mut self.commits, &mut self.pruned_logs);
+        let commits = &mut self.commits;
+        let logs = &mut self.pruned_logs;
         let visit = |info: icechunkfs_format::format::snapshot_info::SnapshotInfo| {
             for log in &info.pruned_ancestor_tx_logs {
                 let known = logs.entry(*log).or_insert(holder);
@@ -99,7 +102,8 @@ impl Reach {
         self.commits.get(id).map(|commit| commit.holder)
     }
 
-    /// Returns the number of transaction logs that must exist: old releases wrote none for the first commit.
+    /// Returns the number of transaction logs that must exist: old releases wrote none for the
+    /// first commit.
     pub(super) fn needed_logs(&self) -> u64 {
         let later = self.commits.values().filter(|commit| commit.depth > 1).count();
         (later + self.pruned_logs.len()) as u64

@@ -46,10 +46,12 @@ pub struct Array {
 }
 
 impl Array {
-    /// Describes the array at `path` by its `zarr.json`, or by `data` if that cannot be read. Its chunks have no numbers yet.
+    /// Describes the array at `path` by its `zarr.json`, or by `data` if that cannot be read. Its
+    /// chunks have no numbers yet.
     ///
-    /// Errors: [`ErrorKind::OutOfMemory`](icechunkfs_base::error::ErrorKind::OutOfMemory) if the memory bound has no room for looking into
-    /// `zarr.json`. Other names for its chunks would hide those that it has.
+    /// Errors: [`ErrorKind::OutOfMemory`](icechunkfs_base::error::ErrorKind::OutOfMemory) if the
+    /// memory bound has no room for looking into `zarr.json`. Other names for its chunks would hide
+    /// those that it has.
     pub(super) fn new(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>) -> Result<Array> {
         let mut room = document::reserve(zarr_json).context(|| format!("array {path:?}"))?;
         let mut array = Array {
@@ -79,7 +81,8 @@ impl Array {
                 array.shape = metadata.shape.into();
                 array.encoding = metadata.key_encoding;
                 array.nominal_chunk_bytes = metadata.nominal_chunk_bytes;
-                // Of very many arrays most have no shards. `icechunkfs ls --shards` reports why the sharding cannot be read.
+                // Of very many arrays most have no shards. `icechunkfs ls --shards` reports why the
+                // sharding cannot be read.
                 let sharding = ShardLayout::may_be_in(zarr_json).then(|| ShardLayout::parse(zarr_json, &mut room));
                 array.sharding = sharding.and_then(|parsed| parsed.ok().flatten()).map(Box::new);
             }
@@ -94,7 +97,8 @@ impl Array {
         Ok(array)
     }
 
-    /// Describes the array by its description in another snapshot, where it had the same `zarr.json`. Its chunks have no numbers yet.
+    /// Describes the array by its description in another snapshot, where it had the same
+    /// `zarr.json`. Its chunks have no numbers yet.
     pub(super) fn like(before: &Array, data: &ArrayData<'_>) -> Array {
         Array {
             id: before.id,
@@ -131,7 +135,8 @@ impl Array {
         self.form.is_some()
     }
 
-    /// Returns how many of `limit` chunks a listing should look up at a time: a chunk that is made of many takes as long as they do.
+    /// Returns how many of `limit` chunks a listing should look up at a time: a chunk that is made
+    /// of many takes as long as they do.
     pub(super) fn page_limit(&self, limit: usize) -> usize {
         match self.form.as_deref() {
             Some(ChunkForm::Packed(packed)) => packed.page_limit(limit),

@@ -1,13 +1,15 @@
 //! Chunks of an array: lookups and listings straight from its manifests.
 //!
-//! An array's chunks are spread over any number of manifests, each with a box of the grid (its *extents*). A chunk is looked up
-//! in the manifests whose box contains it, in the snapshot's order, and the first that has it wins: some writers left stale
-//! references in a second one. Chunks outside the grid and of a wrong rank are stored by some writers; they do not exist here.
+//! An array's chunks are spread over any number of manifests, each with a box of the grid (its
+//! *extents*). A chunk is looked up in the manifests whose box contains it, in the snapshot's
+//! order, and the first that has it wins: some writers left stale references in a second one.
+//! Chunks outside the grid and of a wrong rank are stored by some writers; they do not exist here.
 //!
-//! Nothing is collected beyond the request: a directory's next page is found by bisection in each manifest.
+//! Nothing is collected beyond the request: a directory's next page is found by bisection in each
+//! manifest.
 //!
-//! Chunk files of an array may be others than its stored chunks ([`super::reshard`]). What has `stored` in its name is about stored chunks in
-//! any case.
+//! Chunk files of an array may be others than its stored chunks ([`super::reshard`]). What has
+//! `stored` in its name is about stored chunks in any case.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -71,7 +73,8 @@ impl FoundChunk {
         FoundChunk { length: UNKNOWN_LENGTH, content: Content::Unreadable(error) }
     }
 
-    /// Returns the size in bytes; the reason if it is not known. A size that is made up would stay in the kernel when the bytes can be found.
+    /// Returns the size in bytes; the reason if it is not known. A size that is made up would stay
+    /// in the kernel when the bytes can be found.
     pub fn known_length(&self) -> Result<u64> {
         match &self.content {
             Content::Unreadable(error) => Err(error.clone()),
@@ -163,7 +166,8 @@ impl<'a> Chunks<'a> {
         self.find_first(&self.array.manifests, prefix, first).await.map(|found| found.is_some())
     }
 
-    /// Returns what `find` finds in the first of `manifests` that has it, with that manifest. Boxes without `prefix` are not searched.
+    /// Returns what `find` finds in the first of `manifests` that has it, with that manifest. Boxes
+    /// without `prefix` are not searched.
     async fn find_first<T>(
         &self,
         manifests: &[ManifestRef],
@@ -180,8 +184,9 @@ impl<'a> Chunks<'a> {
         Ok(None)
     }
 
-    /// Returns the first reference at or after `at` that is a chunk of this array and begins with `prefix`. Skips references
-    /// outside the grid in blocks: a hostile manifest may have millions of them.
+    /// Returns the first reference at or after `at` that is a chunk of this array and begins with
+    /// `prefix`. Skips references outside the grid in blocks: a hostile manifest may have millions
+    /// of them.
     fn next(&self, refs: &ArrayRefs<'_>, mut at: usize, prefix: &[u32]) -> Option<usize> {
         while at < refs.len() {
             let coords = refs.coords(at);
@@ -193,7 +198,8 @@ impl<'a> Chunks<'a> {
                 None if coords.len() == self.rank() => return Some(at),
                 // The rank is wrong: the next one may be right.
                 None => at += 1,
-                // All that share the coordinates before the wrong one and have a larger one are outside too.
+                // All that share the coordinates before the wrong one and have a larger one are
+                // outside too.
                 Some(depth) => {
                     let start: Coords = coords.iter().take(depth).collect();
                     at = refs.lower_bound(&successor(start)?);
@@ -203,8 +209,9 @@ impl<'a> Chunks<'a> {
         None
     }
 
-    /// Returns the next entries of the directory `prefix`, in order: up to `limit` names of depth `depth` (which counts the
-    /// prefix), those after `after`. With `depth` equal to the rank these are chunks, with their sizes; otherwise directories.
+    /// Returns the next entries of the directory `prefix`, in order: up to `limit` names of depth
+    /// `depth` (which counts the prefix), those after `after`. With `depth` equal to the rank these
+    /// are chunks, with their sizes; otherwise directories.
     pub async fn page(
         &self,
         prefix: &[u32],
@@ -256,7 +263,8 @@ impl<'a> Chunks<'a> {
         Ok(found)
     }
 
-    /// Returns one manifest's part of a page: up to `limit` names from `start` on, in order, each once.
+    /// Returns one manifest's part of a page: up to `limit` names from `start` on, in order, each
+    /// once.
     fn collect(
         &self,
         manifest: &Manifest,
@@ -286,14 +294,16 @@ impl<'a> Chunks<'a> {
         Ok(found)
     }
 
-    /// Returns up to `limit` names of stored chunks, or of their directories, in the directory `prefix` from coordinate `from` on.
+    /// Returns up to `limit` names of stored chunks, or of their directories, in the directory
+    /// `prefix` from coordinate `from` on.
     pub(super) async fn stored_names(&self, prefix: &[u32], from: u32, limit: usize) -> Result<Vec<u32>> {
         let before: Option<Coords> = from.checked_sub(1).map(|before| prefix.iter().copied().chain([before]).collect());
         let page = self.stored_page(prefix, prefix.len() + 1, before.as_deref(), limit).await?;
         Ok(page.into_iter().filter_map(|(coords, _)| coords.last().copied()).collect())
     }
 
-    /// Returns the stored chunks with the coordinates `row` and one of `last`, with that one, in order: up to `limit`.
+    /// Returns the stored chunks with the coordinates `row` and one of `last`, with that one, in
+    /// order: up to `limit`.
     pub(super) async fn stored_row(
         &self,
         row: &[u32],
@@ -340,7 +350,8 @@ impl<'a> Chunks<'a> {
 
     /// Returns the number of stored chunks and their bytes. Reads every manifest of the array once.
     pub async fn totals(&self) -> Result<(u64, u64)> {
-        let (mut count, mut bytes) = (0, 0_u64);
+        let mut count = 0;
+        let mut bytes = 0_u64;
         self.each(|refs, at| {
             count += 1;
             bytes = bytes.saturating_add(refs.length(at));
@@ -349,7 +360,8 @@ impl<'a> Chunks<'a> {
         Ok((count, bytes))
     }
 
-    /// Returns true if every chunk exists. Reads every manifest of the array if needed, and the indexes of shards whose inner chunks are chunks.
+    /// Returns true if every chunk exists. Reads every manifest of the array if needed, and the
+    /// indexes of shards whose inner chunks are chunks.
     pub async fn has_all(&self) -> Result<bool> {
         if let Some(ChunkForm::Inner(inner)) = self.form() {
             return Box::pin(self.has_all_inner(inner)).await;
@@ -368,7 +380,8 @@ impl<'a> Chunks<'a> {
             let loaded = self.load(manifest).await.context(|| "counting chunks")?;
             let Some(refs) = loaded.array(self.array.id)? else { continue };
             let earlier = self.array.manifests.get(..position).unwrap_or_default();
-            // Compared once for a manifest, not for each of its references: there may be thousands of manifests, of which few overlap.
+            // Compared once for a manifest, not for each of its references: there may be thousands
+            // of manifests, of which few overlap.
             let beside: Vec<ManifestRef> = earlier.iter().filter(|other| other.overlaps(manifest)).cloned().collect();
             let mut at = 0;
             let mut last: Option<Coords> = None;
@@ -389,7 +402,8 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// Returns the range of a stored chunk; none if it is inline. Fails for a virtual chunk that may not be read.
+/// Returns the range of a stored chunk; none if it is inline. Fails for a virtual chunk that may
+/// not be read.
 pub(super) fn range_of<B>(reader: &Reader, payload: &ChunkPayload<B>) -> Result<Option<ChunkRange>> {
     match payload {
         ChunkPayload::Inline(_) => Ok(None),

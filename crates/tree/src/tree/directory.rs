@@ -1,7 +1,8 @@
 //! Directory listings, page by page, without state between pages.
 //!
-//! Every entry has an *offset* from which the listing continues after it. Offsets derive from the entries, so that any page can
-//! be found again without state, which lets the kernel skip `opendir`:
+//! Every entry has an *offset* from which the listing continues after it. Offsets derive from the
+//! entries, so that any page can be found again without state, which lets the kernel skip
+//! `opendir`:
 //!
 //! | offset | entry |
 //! |---|---|
@@ -25,7 +26,8 @@ pub const METADATA: u64 = 3;
 const FIRST_CHILD: u64 = 4;
 const OWN_CHUNKS: u64 = 1 << 61;
 const SHARED_CHUNKS: u64 = 1 << 62;
-/// Entries found at a time. A reply of 32 KiB, which the C library asks for, holds at most a thousand.
+/// Entries found at a time. A reply of 32 KiB, which the C library asks for, holds at most a
+/// thousand.
 const PAGE: usize = 1024;
 
 /// Entry of a directory.
@@ -37,7 +39,8 @@ pub struct Entry<'a> {
     pub attributes: Attributes,
     /// Offset from which the listing continues after the entry.
     pub offset: u64,
-    /// False if the size of a file is not known: a program that needs it has to ask for it anew, and gets the reason if there is none.
+    /// False if the size of a file is not known: a program that needs it has to ask for it anew,
+    /// and gets the reason if there is none.
     pub is_sized: bool,
 }
 
@@ -61,7 +64,8 @@ pub enum Extent {
     All,
     /// All entries, for a caller that does not use the sizes of files: they may be 0.
     Names,
-    /// Directories and documents only: the listing ends before the first chunk, and can continue from there.
+    /// Directories and documents only: the listing ends before the first chunk, and can continue
+    /// from there.
     BeforeChunks,
 }
 
@@ -178,7 +182,8 @@ impl Tree {
         lists
     }
 
-    /// Lists the chunks, or directories of chunks, of `list`. `node` is the directory's own node, whose children take precedence.
+    /// Lists the chunks, or directories of chunks, of `list`. `node` is the directory's own node,
+    /// whose children take precedence.
     async fn list_chunks(
         &self,
         node: Option<NodeIndex>,
@@ -205,7 +210,8 @@ impl Tree {
             }
         }
         if list.depth == 0 && rank > 0 {
-            // The directory `c` is one entry, even if the manifests have only chunks outside the grid.
+            // The directory `c` is one entry, even if the manifests have only chunks outside the
+            // grid.
             if after.is_some() {
                 return Ok(true);
             }
@@ -251,9 +257,10 @@ impl Tree {
         }
         let place = TreePlace::Chunk(list.array, coords.clone());
         let offset = list.offset + array.position(coords);
-        sink(match is_file {
-            true => Entry::file(&name, self.table.inode(&place), known(size), offset),
-            false => Entry::new(&name, self.directory(&place), offset),
+        sink(if is_file {
+            Entry::file(&name, self.table.inode(&place), known(size), offset)
+        } else {
+            Entry::new(&name, self.directory(&place), offset)
         })
     }
 }

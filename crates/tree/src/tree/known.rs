@@ -1,7 +1,8 @@
 //! Takes over what a table of nodes has in common with that of another snapshot.
 //!
-//! A commit of a chunk leaves all nodes as they are: paths, documents and inode numbers, and all arrays but one. A mount of very many nodes
-//! shows such a snapshot after a fraction of the time that a new table takes, and shares the memory of the arrays.
+//! A commit of a chunk leaves all nodes as they are: paths, documents and inode numbers, and all
+//! arrays but one. A mount of very many nodes shows such a snapshot after a fraction of the time
+//! that a new table takes, and shares the memory of the arrays.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use icechunkfs_base::error::Result;
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::{NodeData, Snapshot};
 
-/// Arrays of another snapshot. Both are walked in the order of paths, so that most are found without a search.
+/// Arrays of another snapshot. Both are walked in the order of paths, so that most are found
+/// without a search.
 pub(super) struct KnownArrays<'a> {
     snapshot: &'a Snapshot,
     table: &'a NodeTable,
@@ -31,7 +33,8 @@ impl<'a> KnownArrays<'a> {
 
     /// Returns array `id` if it has this `zarr.json` in the other snapshot, too.
     pub(super) fn find(&mut self, id: NodeId, zarr_json: &[u8]) -> Option<&'a Array> {
-        let (table, count) = (self.table, self.table.nodes.len() as NodeIndex);
+        let table = self.table;
+        let count = self.table.nodes.len() as NodeIndex;
         let next = (self.next..count).find(|index| table.array(*index).is_some());
         let expected = next.filter(|index| table.array(*index).is_some_and(|array| array.id == id));
         let index = expected.or_else(|| {
@@ -46,7 +49,8 @@ impl<'a> KnownArrays<'a> {
 }
 
 impl NodeTable {
-    /// Returns the table of `snapshot`, if that has the same nodes as `before`, the snapshot of this table, and other manifests at most.
+    /// Returns the table of `snapshot`, if that has the same nodes as `before`, the snapshot of
+    /// this table, and other manifests at most.
     pub(super) fn with_manifests_of(
         &self,
         before: &Snapshot,
@@ -106,7 +110,8 @@ mod tests {
     use icechunkfs_format::format::snapshot::{Dimension, ManifestInfo, ManifestRef};
     use icechunkfs_format::format::testing::{id, node_id};
 
-    /// Returns a snapshot of a group and arrays, of which each has the manifest and the length that `arrays` gives.
+    /// Returns a snapshot of a group and arrays, of which each has the manifest and the length that
+    /// `arrays` gives.
     fn snapshot(arrays: &[(u8, u64)]) -> Snapshot {
         let group = NodeDraft { id: node_id(0), path: "/".into(), zarr_json: b"{}".to_vec(), array: None, extra: None };
         let array = |(number, &(manifest, length)): (usize, &(u8, u64))| {
@@ -159,7 +164,8 @@ mod tests {
         assert_eq!(shared.manifests(), built.manifests());
         assert!(Arc::ptr_eq(&shared.arrays[0], &table.arrays[0]) && !Arc::ptr_eq(&shared.arrays[1], &table.arrays[1]));
         assert!(shared.has_numbers_of(&table));
-        // Another document, another number of nodes, and numbers that have moved on are for a new table.
+        // Another document, another number of nodes, and numbers that have moved on are for a new
+        // table.
         for other in [snapshot(&[(1, 5), (1, 6), (1, 8)]), snapshot(&[(1, 5), (1, 6)])] {
             assert!(table.with_manifests_of(&first, &other, &numbering).unwrap().is_none());
         }

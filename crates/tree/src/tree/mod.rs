@@ -1,11 +1,13 @@
 //! Directory tree of one snapshot: names, attributes, listings and bytes, without a kernel.
 //!
-//! [`nodes`] has the paths, [`mod@array`] the arrays, [`positions`] the numbers of chunks, [`chunks`] the lookups in manifests,
-//! [`directory`] the listings, `known` what snapshots have in common, [`reshard`] other units of chunks. A [`Tree`] combines them in the terms of a file system: inode numbers, names, attributes. A snapshot
-//! never changes, so answers stay valid forever.
+//! [`nodes`] has the paths, [`mod@array`] the arrays, [`positions`] the numbers of chunks,
+//! [`chunks`] the lookups in manifests, [`directory`] the listings, `known` what snapshots have in
+//! common, [`reshard`] other units of chunks. A [`Tree`] combines them in the terms of a file
+//! system: inode numbers, names, attributes. A snapshot never changes, so answers stay valid
+//! forever.
 //!
-//! Methods that may have to read a manifest or a chunk are `async`. If everything is in memory they are ready when first polled;
-//! the FUSE adapters rely on that.
+//! Methods that may have to read a manifest or a chunk are `async`. If everything is in memory they
+//! are ready when first polled; the FUSE adapters rely on that.
 
 pub mod array;
 pub mod chunks;
@@ -97,7 +99,8 @@ impl Tree {
     /// Creates the tree of `snapshot`, whose chunks `reader` reads.
     pub fn new(snapshot: impl Into<Arc<Snapshot>>, table: NodeTable, reader: Arc<Reader>) -> Self {
         let prefetcher = (reader.prefetch_limit() > 0).then(|| Prefetcher::new(reader.prefetch_limit()));
-        let (total_bytes, walk) = (OnceCell::new(), Walk::default());
+        let total_bytes = OnceCell::new();
+        let walk = Walk::default();
         Tree { snapshot: snapshot.into(), table, reader, total_bytes, prefetcher, resharded: None, walk }
     }
 
@@ -138,7 +141,8 @@ impl Tree {
         ChunkList { id: array.id, grid: &array.grid, manifests: &array.manifests, infos, reader: &self.reader }
     }
 
-    /// Returns true if something exists at `place`: a chunk, or one below it. Anything else exists if it has a place.
+    /// Returns true if something exists at `place`: a chunk, or one below it. Anything else exists
+    /// if it has a place.
     pub async fn has(&self, place: &TreePlace) -> Result<bool> {
         let TreePlace::Chunk(index, coords) = place else { return Ok(true) };
         let (Some(array), Some(chunks)) = (self.table.array(*index), self.chunks(*index)) else { return Ok(false) };
@@ -155,7 +159,8 @@ impl Tree {
         Some(TreePlace::Chunk(*owner, prefix.clone()))
     }
 
-    /// Returns the `zarr.json` of `node`, byte for byte unless its chunks are not the stored ones; none for an implicit directory.
+    /// Returns the `zarr.json` of `node`, byte for byte unless its chunks are not the stored ones;
+    /// none for an implicit directory.
     pub fn zarr_json(&self, node: NodeIndex) -> Option<&[u8]> {
         if let Some(document) = self.resharded().and_then(|resharded| resharded.document(node)) {
             return Some(document);
@@ -248,7 +253,8 @@ impl Tree {
         }
     }
 
-    /// Reads up to `size` bytes of file `inode` from `offset` on: fewer only at the end of the file.
+    /// Reads up to `size` bytes of file `inode` from `offset` on: fewer only at the end of the
+    /// file.
     pub async fn read(self: &Arc<Self>, inode: u64, offset: u64, size: u32) -> Result<Data> {
         let source = self.source(inode).await?;
         self.record_access(inode, &source);
@@ -268,12 +274,14 @@ impl Tree {
         }
         let node = *node;
         let (Some(array), Ok(TreePlace::Chunk(_, at))) = (self.table.array(node), self.place(inode)) else { return };
-        // The prefetch of a shard is limited to its first part, unless most of the last shard was read.
+        // The prefetch of a shard is limited to its first part, unless most of the last shard was
+        // read.
         let shard = array.sharding.as_deref().and_then(|sharding| Some((sharding, self.found_range(found, node)?)));
         let only_part = shard
             .filter(|(_, shard)| !prefetcher.shard_before(node, shard).is_some_and(|s| self.reader.reads_most_of(&s)));
         let (bytes, likely) = match &only_part {
-            // The first part of a shard that is no more than likely to be read is not worth a request.
+            // The first part of a shard that is no more than likely to be read is not worth a
+            // request.
             Some((sharding, shard)) => (self.reader.first_of_shard(sharding, shard).length, 0),
             None => (found.length, LIKELY_WINDOW),
         };
@@ -281,13 +289,15 @@ impl Tree {
         if wanted.chunks.is_empty() {
             return;
         }
-        let (tree, only_part) = (Arc::clone(self), only_part.is_some());
+        let tree = Arc::clone(self);
+        let only_part = only_part.is_some();
         drop(tokio::spawn(async move {
             let (Some(chunks), Some(prefetcher)) = (tree.chunks(node), &tree.prefetcher) else { return };
             let sharding = tree.table.array(node).and_then(|array| array.sharding.as_deref()).filter(|_| only_part);
             let mut stored = Vec::with_capacity(wanted.chunks.len());
             for (n, coords) in wanted.chunks.iter().enumerate() {
-                // The lookup fetches the next manifest, too. The reader of the chunk gets any error.
+                // The lookup fetches the next manifest, too. The reader of the chunk gets any
+                // error.
                 let Ok(Some(found)) = chunks.find(coords).await else { continue };
                 let Some(chunk) = tree.found_range(&found, node) else { continue };
                 let first = sharding.map(|sharding| tree.reader.first_of_shard(sharding, &chunk));
@@ -333,12 +343,14 @@ impl Tree {
         }
     }
 
-    /// Returns the range of a stored chunk; none if it is inline. Fails for a virtual chunk that may not be read.
+    /// Returns the range of a stored chunk; none if it is inline. Fails for a virtual chunk that
+    /// may not be read.
     pub fn range_of<B>(&self, payload: &ChunkPayload<B>) -> Result<Option<ChunkRange>> {
         chunks::range_of(&self.reader, payload)
     }
 
-    /// Reads up to `size` bytes from `offset` on of a chunk that is stored somewhere in the repository.
+    /// Reads up to `size` bytes from `offset` on of a chunk that is stored somewhere in the
+    /// repository.
     pub async fn read_stored(&self, payload: &ChunkPayload, offset: u64, size: u32) -> Result<Data> {
         self.read_stored_part(payload, None, offset, size).await
     }
@@ -374,7 +386,8 @@ impl Tree {
         Some(self.snapshot.node(stored as usize)?.id)
     }
 
-    /// Returns the payload of chunk `inode`; none for other files, and for a chunk that is made of several.
+    /// Returns the payload of chunk `inode`; none for other files, and for a chunk that is made of
+    /// several.
     pub async fn stored(&self, inode: u64) -> Result<Option<ChunkPayload>> {
         match self.source(inode).await? {
             Source::Chunk(FoundChunk { content: Content::Packed(_), .. }, _) => Ok(None),
@@ -383,8 +396,8 @@ impl Tree {
         }
     }
 
-    /// Returns the payload of file `inode`, which for a document has its bytes; none for a chunk that is made of several, and for a document that is
-    /// not there.
+    /// Returns the payload of file `inode`, which for a document has its bytes; none for a chunk
+    /// that is made of several, and for a document that is not there.
     pub async fn payload_of(&self, inode: u64) -> Result<Option<ChunkPayload>> {
         match self.table.place(inode) {
             Some(TreePlace::Metadata(node)) => {
@@ -394,7 +407,8 @@ impl Tree {
         }
     }
 
-    /// Returns the payload of the chunk at `coords` of the array at `node`; none if there is no such chunk.
+    /// Returns the payload of the chunk at `coords` of the array at `node`; none if there is no
+    /// such chunk.
     pub async fn payload_at(&self, node: NodeIndex, coords: &[u32]) -> Result<Option<ChunkPayload>> {
         let Some(chunks) = self.chunks(node) else { return Ok(None) };
         let found = chunks.find(coords).await?;

@@ -1,7 +1,8 @@
 //! Places and their names, whether anything exists there or not.
 //!
-//! A working tree on top of a snapshot has to record places of the snapshot by names that mean the same in the next mount, and to
-//! find the place of a name; the existence of a chunk is another question, whose answer may need a manifest.
+//! A working tree on top of a snapshot has to record places of the snapshot by names that mean the
+//! same in the next mount, and to find the place of a name; the existence of a chunk is another
+//! question, whose answer may need a manifest.
 
 use super::nodes::{TreePlace, ZARR_JSON};
 use super::{NodeIndex, Tree};
@@ -41,13 +42,14 @@ impl Tree {
         Some(at)
     }
 
-    /// Returns the place that `name` can have in directory `parent`. A document or a node exists there; a chunk or chunk
-    /// directory may not.
+    /// Returns the place that `name` can have in directory `parent`. A document or a node exists
+    /// there; a chunk or chunk directory may not.
     pub fn child_place(&self, parent: &TreePlace, name: &str) -> Option<TreePlace> {
         self.child_places(parent, name).next()
     }
 
-    /// Returns the places that `name` can have in directory `parent`: the first one at which something exists counts.
+    /// Returns the places that `name` can have in directory `parent`: the first one at which
+    /// something exists counts.
     pub(super) fn child_places(&self, parent: &TreePlace, name: &str) -> impl Iterator<Item = TreePlace> {
         let table = self.table();
         let (own, node) = match parent {

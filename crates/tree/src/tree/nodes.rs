@@ -1,14 +1,17 @@
-//! Table of nodes: a snapshot's paths as a tree of directories, each with its range of inode numbers.
+//! Table of nodes: a snapshot's paths as a tree of directories, each with its range of inode
+//! numbers.
 //!
-//! The table is sorted by path component, whatever order the file has, so that a subtree is a contiguous range. Paths without a
-//! node but with nodes below them (an array may be written without its groups) are *implicit* directories: they exist, but hold
-//! no `zarr.json`. The root always exists.
+//! The table is sorted by path component, whatever order the file has, so that a subtree is a
+//! contiguous range. Paths without a node but with nodes below them (an array may be written
+//! without its groups) are *implicit* directories: they exist, but hold no `zarr.json`. The root
+//! always exists.
 //!
-//! A path that no file system can show (a component that is empty, `.`, `..`, longer than 255 bytes or has a NUL) is logged and
-//! left out with everything below it; the rest works.
+//! A path that no file system can show (a component that is empty, `.`, `..`, longer than 255 bytes
+//! or has a NUL) is logged and left out with everything below it; the rest works.
 //!
-//! Inode numbers: a node has a *base*. The directory is `base`, its `zarr.json` `base + 1`; an array's chunks and chunk
-//! directories have a separate range (see [`super::numbering`]). The root's base is 1, as FUSE requires.
+//! Inode numbers: a node has a *base*. The directory is `base`, its `zarr.json` `base + 1`; an
+//! array's chunks and chunk directories have a separate range (see [`super::numbering`]). The
+//! root's base is 1, as FUSE requires.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -120,8 +123,8 @@ impl NodeTable {
         Self::build_below(snapshot, &mut Numbering::default(), "")
     }
 
-    /// Builds the table of `snapshot` with the numbers that `numbering` assigned before. What `before`, another snapshot of the repository,
-    /// has in common with it is not parsed again.
+    /// Builds the table of `snapshot` with the numbers that `numbering` assigned before. What
+    /// `before`, another snapshot of the repository, has in common with it is not parsed again.
     pub fn build_after(
         snapshot: &Snapshot,
         numbering: &mut Numbering,
@@ -134,8 +137,8 @@ impl NodeTable {
         Self::build_from(snapshot, numbering, &table.root, Arrays::Known(known))
     }
 
-    /// Builds the table of node `root` of `snapshot` and all nodes below it: `root`, a path without a slash at its ends, is the
-    /// root of the table. Empty for all nodes.
+    /// Builds the table of node `root` of `snapshot` and all nodes below it: `root`, a path without
+    /// a slash at its ends, is the root of the table. Empty for all nodes.
     pub fn build_below(snapshot: &Snapshot, numbering: &mut Numbering, root: &str) -> Result<Self> {
         Self::build_from(snapshot, numbering, root, Arrays::Parsed)
     }
@@ -156,7 +159,8 @@ impl NodeTable {
         root: &str,
         mut arrays: Arrays<'_, '_>,
     ) -> Result<Self> {
-        // The memory budget must have room while the table is built. Its memory then belongs to the mount's share.
+        // The memory budget must have room while the table is built. Its memory then belongs to the
+        // mount's share.
         let _room = snapshot.room_for_table()?;
         let mut implicit = Meter::new("the directories above its nodes");
         let mut paths: Vec<(&str, u32)> = Vec::with_capacity(snapshot.node_count());
@@ -317,7 +321,8 @@ impl NodeTable {
             let all = numbering.chunks(array.id, &array.grid);
             let Some(numbers) = all.first().cloned() else { continue };
             if let (Positions::Table(_), Some(stored)) = (&*numbers.positions, stored) {
-                let (path, grid) = (stored.path, &array.grid);
+                let path = stored.path;
+                let grid = &array.grid;
                 warn!("array {path:?} has a grid of {grid:?} chunks: its inode numbers come from a table");
             }
             (array.positions, array.numbered_grid, array.first_number) =
@@ -354,7 +359,8 @@ impl NodeTable {
         }
     }
 
-    /// Returns the place that `name` can have beside the `zarr.json` of array `node`: a chunk or chunk directory in its grid.
+    /// Returns the place that `name` can have beside the `zarr.json` of array `node`: a chunk or
+    /// chunk directory in its grid.
     pub(super) fn child_in_array(&self, node: NodeIndex, name: &str) -> Option<TreePlace> {
         let array = self.array(node)?;
         let rank = array.grid.len();
@@ -403,7 +409,8 @@ impl NodeTable {
         self.nodes.get(index as usize)
     }
 
-    /// Returns true if the snapshot has node `index`, and with it its `zarr.json`; false for an implicit directory.
+    /// Returns true if the snapshot has node `index`, and with it its `zarr.json`; false for an
+    /// implicit directory.
     pub fn is_stored(&self, index: NodeIndex) -> bool {
         self.get(index).is_some_and(|node| node.stored.is_some())
     }
@@ -454,7 +461,8 @@ impl NodeTable {
         self.arrays.get(self.get(index)?.array? as usize).map(Arc::as_ref)
     }
 
-    /// Returns the id of node `index`, none for a directory without a node. `snapshot` is the one of the table.
+    /// Returns the id of node `index`, none for a directory without a node. `snapshot` is the one
+    /// of the table.
     pub fn id(&self, snapshot: &Snapshot, index: NodeIndex) -> Option<NodeId> {
         Some(snapshot.node(self.get(index)?.stored? as usize)?.id)
     }
@@ -473,18 +481,21 @@ impl NodeTable {
         self.arrays.iter().map(Arc::as_ref)
     }
 
-    /// Returns true if nodes that `other` has, too, have the same inode numbers there, and the chunks of arrays.
+    /// Returns true if nodes that `other` has, too, have the same inode numbers there, and the
+    /// chunks of arrays.
     pub fn has_numbers_of(&self, other: &NodeTable) -> bool {
         self.numbered == other.numbered
     }
 
-    /// Returns the snapshot's entry of a manifest. One that the snapshot does not list can be read all the same.
+    /// Returns the snapshot's entry of a manifest. One that the snapshot does not list can be read
+    /// all the same.
     pub fn manifest(&self, id: ObjectId) -> ManifestInfo {
         self.manifests.get(&id).copied().unwrap_or(ManifestInfo { id, size: 0, chunk_refs: 0 })
     }
 
-    /// Returns a number of chunks that `array` has at most: no more than its manifests have references, which may be those of other
-    /// arrays, too, and no more than lie in their extents. None if references were not counted, as before 0.1.0.
+    /// Returns a number of chunks that `array` has at most: no more than its manifests have
+    /// references, which may be those of other arrays, too, and no more than lie in their extents.
+    /// None if references were not counted, as before 0.1.0.
     pub fn listed_chunks(&self, array: &Array) -> Option<u64> {
         let mut counts = array.manifests.iter().map(|manifest| {
             u64::from(self.manifest(manifest.id).chunk_refs).min(manifest.places(array.stored_grid().len()))
@@ -526,7 +537,8 @@ impl NodeTable {
         let at = self.runs.partition_point(|run| run.start <= inode).checked_sub(1)?;
         let Run { start, node: index, chunks } = *self.runs.get(at)?;
         if let Some(chunks) = chunks {
-            let (array, numbers) = (self.array(index)?, self.chunk_numbers.get(chunks as usize)?);
+            let array = self.array(index)?;
+            let numbers = self.chunk_numbers.get(chunks as usize)?;
             let coords = numbers.positions.coords(&numbers.grid, inode - start)?;
             // A number of an older grid may have no place in this one.
             let fits = numbers.grid.len() == array.grid.len() && is_prefix_in_grid(&coords, &array.grid);
@@ -563,8 +575,8 @@ fn has_duplicate_ids(mut ids: Vec<NodeId>) -> bool {
     std::iter::zip(&ids, ids.iter().skip(1)).any(|(one, next)| one == next)
 }
 
-/// Leaves out nodes with the ID of an earlier one. Inode numbers and chunks are known by ID: one node would show the other's
-/// bytes, and a directory could contain itself.
+/// Leaves out nodes with the ID of an earlier one. Inode numbers and chunks are known by ID: one
+/// node would show the other's bytes, and a directory could contain itself.
 fn drop_duplicate_ids(paths: &mut Vec<(&str, u32)>, snapshot: &Snapshot) {
     let mut seen = HashSet::new();
     paths.retain(|(path, position)| {

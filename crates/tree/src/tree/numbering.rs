@@ -1,10 +1,11 @@
 //! Inode numbers that outlive a snapshot.
 //!
-//! A node has two numbers, for its directory and its `zarr.json`, and an array a range of them for its chunks and chunk
-//! directories ([`super::positions`]). They are assigned in table order, so that every mount of one snapshot has the same. A
-//! mount that moves to another snapshot keeps them by node ID: what the kernel caches of a node that still exists stays valid,
-//! wherever the node has moved. An array whose grid changed gets a new range for its chunks; the old one keeps its meaning, for
-//! open files, and numbers are never reused.
+//! A node has two numbers, for its directory and its `zarr.json`, and an array a range of them for
+//! its chunks and chunk directories ([`super::positions`]). They are assigned in table order, so
+//! that every mount of one snapshot has the same. A mount that moves to another snapshot keeps them
+//! by node ID: what the kernel caches of a node that still exists stays valid, wherever the node
+//! has moved. An array whose grid changed gets a new range for its chunks; the old one keeps its
+//! meaning, for open files, and numbers are never reused.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use super::nodes::NodeIndex;
 use super::positions::Positions;
 use icechunkfs_format::format::ids::NodeId;
 
-/// Most inode numbers of all nodes together: they and directory offsets made from them must stay positive.
+/// Most inode numbers of all nodes together: they and directory offsets made from them must stay
+/// positive.
 const MAX_NUMBERS: u64 = 1 << 60;
 /// Most of those for a single array while others are still to come.
 const MAX_SHARE: u64 = 1 << 52;
@@ -27,7 +29,8 @@ const HEADROOM: [u32; 2] = [16, 2];
 /// Numbers assigned so far.
 #[derive(Debug)]
 pub struct Numbering {
-    /// True if arrays get numbers for more chunks than they have, so that those that grow keep theirs.
+    /// True if arrays get numbers for more chunks than they have, so that those that grow keep
+    /// theirs.
     has_headroom: bool,
     next: u64,
     nodes: HashMap<NodeId, u64>,
@@ -38,8 +41,8 @@ pub struct Numbering {
     state: NumberingState,
 }
 
-/// State of a numbering: while it is the same, the same nodes and grids get the same numbers. No two numberings have one in common, except
-/// the state before the first number.
+/// State of a numbering: while it is the same, the same nodes and grids get the same numbers. No
+/// two numberings have one in common, except the state before the first number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NumberingState(u64);
 
@@ -107,13 +110,16 @@ impl Default for Numbering {
     fn default() -> Self {
         // The root has 1 and 2.
         let next = super::ROOT + OF_NODE;
-        let (nodes, implicit, chunks) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let nodes = HashMap::new();
+        let implicit = HashMap::new();
+        let chunks = HashMap::new();
         Numbering { has_headroom: false, next, nodes, implicit, chunks, state: NumberingState::default() }
     }
 }
 
 impl Numbering {
-    /// Creates a numbering with room for arrays to grow, which therefore differs from other mounts' of the same snapshot.
+    /// Creates a numbering with room for arrays to grow, which therefore differs from other mounts'
+    /// of the same snapshot.
     pub fn with_headroom() -> Self {
         Numbering { has_headroom: true, ..Numbering::default() }
     }
@@ -131,31 +137,39 @@ impl Numbering {
         self.state
     }
 
-    /// Returns the number of a stored node's directory; the next one is its document's. The root's are fixed.
+    /// Returns the number of a stored node's directory; the next one is its document's. The root's
+    /// are fixed.
     pub fn node(&mut self, id: NodeId) -> u64 {
-        let (next, state) = (&mut self.next, &mut self.state);
+        let next = &mut self.next;
+        let state = &mut self.state;
         *self.nodes.entry(id).or_insert_with(|| {
             *state = NumberingState::next();
             take(next, OF_NODE)
         })
     }
 
-    /// Returns the number of the directory `name` without a node, in the directory with number `above`.
+    /// Returns the number of the directory `name` without a node, in the directory with number
+    /// `above`.
     pub fn implicit(&mut self, above: u64, name: &str) -> u64 {
-        let (next, state) = (&mut self.next, &mut self.state);
+        let next = &mut self.next;
+        let state = &mut self.state;
         *self.implicit.entry((above, name.into())).or_insert_with(|| {
             *state = NumberingState::next();
             take(next, OF_NODE)
         })
     }
 
-    /// Returns the numbers of the chunks of array `id` with grid `grid`, and then those that it had with other grids.
+    /// Returns the numbers of the chunks of array `id` with grid `grid`, and then those that it had
+    /// with other grids.
     pub fn chunks(&mut self, id: NodeId, grid: &[u32]) -> Vec<ChunkNumbers> {
         let known = self.chunks.entry(id).or_default();
         let has_headroom = self.has_headroom;
-        let fits = |numbers: &ChunkNumbers| match has_headroom {
-            false => *numbers.grid == *grid,
-            true => numbers.grid.len() == grid.len() && std::iter::zip(&*numbers.grid, grid).all(|(room, n)| room >= n),
+        let fits = |numbers: &ChunkNumbers| {
+            if has_headroom {
+                numbers.grid.len() == grid.len() && std::iter::zip(&*numbers.grid, grid).all(|(room, n)| room >= n)
+            } else {
+                *numbers.grid == *grid
+            }
         };
         match known.iter().rposition(fits) {
             // The array has had this grid before.

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use super::nodes::MAX_NAME;
 
-/// Most components of a path: as many as a path that Linux accepts can have. A few kilobytes could otherwise be thousands of directories, whose paths
-/// take gigabytes.
+/// Most components of a path: as many as a path that Linux accepts can have. A few kilobytes could
+/// otherwise be thousands of directories, whose paths take gigabytes.
 const MAX_DEPTH: usize = 2048;
 
 /// Checks that a file system can show `path`. Returns the reason if not.
@@ -29,7 +29,8 @@ pub(super) fn check_path(path: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Returns the part of `path` below node `root`, a path without a slash at its ends; none if it is elsewhere.
+/// Returns the part of `path` below node `root`, a path without a slash at its ends; none if it is
+/// elsewhere.
 pub(super) fn below<'a>(root: &str, path: &'a str) -> Option<&'a str> {
     if root.is_empty() {
         return Some(path);
@@ -38,7 +39,8 @@ pub(super) fn below<'a>(root: &str, path: &'a str) -> Option<&'a str> {
     (rest.is_empty() || rest.starts_with('/')).then_some(rest)
 }
 
-/// Compares paths component by component, each by its bytes. No component has a NUL, so it is enough to let `/` sort first.
+/// Compares paths component by component, each by its bytes. No component has a NUL, so it is
+/// enough to let `/` sort first.
 pub(super) fn compare_paths(a: &str, b: &str) -> Ordering {
     let order = |byte: u8| if byte == b'/' { 0 } else { byte };
     a.bytes().map(order).cmp(b.bytes().map(order))

@@ -1,16 +1,18 @@
 //! Conversion between chunk coordinates and numbers.
 //!
-//! Every chunk of an array's grid, and every directory above it, has a number within the array: the directories and chunks of one
-//! depth follow each other in grid order, depth after depth. Depth 0 is the directory `c` (or the only chunk of a 0-d array),
-//! depth `rank` the chunks:
+//! Every chunk of an array's grid, and every directory above it, has a number within the array: the
+//! directories and chunks of one depth follow each other in grid order, depth after depth. Depth 0
+//! is the directory `c` (or the only chunk of a 0-d array), depth `rank` the chunks:
 //!
 //! ```text
 //! grid 2 x 3:   0: c    1: c/0   2: c/1    3: c/0/0   4: c/0/1   5: c/0/2   6: c/1/0   ...
 //! ```
 //!
-//! Numbers are arithmetic, so millions of visited chunks cost no memory and numbers are the same in every mount. A grid with more
-//! places than the bits allow (most often of an invented shape) gets a table of the visited places instead. The kernel keeps numbers, and a tree
-//! below `.icechunk` is dropped when it is idle and made anew: so the table of an array is one for the whole process, and is never dropped.
+//! Numbers are arithmetic, so millions of visited chunks cost no memory and numbers are the same in
+//! every mount. A grid with more places than the bits allow (most often of an invented shape) gets
+//! a table of the visited places instead. The kernel keeps numbers, and a tree below `.icechunk` is
+//! dropped when it is idle and made anew: so the table of an array is one for the whole process,
+//! and is never dropped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -21,10 +23,12 @@ use smallvec::SmallVec;
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::zarr::Coords;
 
-/// Most places of an array with arithmetic numbers: 2^36, beyond what storage can hold, and small enough that tens of such arrays leave room
-/// in the 42 bits that numbers below `.icechunk` have (`icechunkfs_views::attached`).
+/// Most places of an array with arithmetic numbers: 2^36, beyond what storage can hold, and small
+/// enough that tens of such arrays leave room in the 42 bits that numbers below `.icechunk` have
+/// (`icechunkfs_views::attached`).
 pub const MAX_ARITHMETIC: u64 = 1 << 36;
-/// Numbers reserved for an array with a table. A table with as many entries would not fit into memory. Thousands of such arrays have room in 42 bits.
+/// Numbers reserved for an array with a table. A table with as many entries would not fit into
+/// memory. Thousands of such arrays have room in 42 bits.
 pub const MAX_TABLE: u64 = 1 << 30;
 
 /// Tables of the process, by the array and its grid.
@@ -52,11 +56,13 @@ pub struct Table {
 }
 
 impl Positions {
-    /// Creates the numbering for `grid`, arithmetic if it needs at most `room` numbers (and [`MAX_ARITHMETIC`]).
+    /// Creates the numbering for `grid`, arithmetic if it needs at most `room` numbers (and
+    /// [`MAX_ARITHMETIC`]).
     pub fn new(grid: &[u32], room: u64) -> Self {
         let room = room.min(MAX_ARITHMETIC);
         let mut first = Vec::with_capacity(grid.len() + 2);
-        let (mut next, mut width) = (0_u64, 1_u64);
+        let mut next = 0_u64;
+        let mut width = 1_u64;
         first.push(next);
         next += width;
         first.push(next);
@@ -71,7 +77,8 @@ impl Positions {
         Positions::Arithmetic { first: first.into() }
     }
 
-    /// Creates the numbering of array `id` like [`Positions::new`]. One with a table has that of the array in all of the process.
+    /// Creates the numbering of array `id` like [`Positions::new`]. One with a table has that of
+    /// the array in all of the process.
     pub fn of_array(id: NodeId, grid: &[u32], room: u64) -> Self {
         match Positions::new(grid, room) {
             Positions::Table(table) => {
@@ -166,7 +173,8 @@ mod tests {
 
     #[test]
     fn a_table_means_the_same_when_a_tree_is_made_anew() {
-        let (grid, id) = ([u32::MAX, u32::MAX], node_id(77));
+        let grid = [u32::MAX, u32::MAX];
+        let id = node_id(77);
         let of = |id, grid: &[u32]| Positions::of_array(id, grid, u64::MAX);
         let numbers = [[1, 2], [3, 4]].map(|place| of(id, &grid).number(&grid, &place));
         let anew = of(id, &grid);

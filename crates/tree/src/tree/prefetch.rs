@@ -1,13 +1,16 @@
 //! Prefetch: prediction of the chunks that will be read next.
 //!
-//! A program that opens one chunk after another waits for each separately, over a network a round trip each. But its access
-//! pattern is rarely random: it walks the grid along an axis, and continues in the next row at the end. Reads are followed as
-//! *streams*: a stream has an axis and a stride, learned from two chunks and trusted from the third on (a step to the direct
-//! neighbor of the last chunk is trusted a little at once), and its prefetch window doubles with every predicted chunk. A chunk
-//! that no stream predicted begins a stream. Several readers of one array are several streams.
+//! A program that opens one chunk after another waits for each separately, over a network a round
+//! trip each. But its access pattern is rarely random: it walks the grid along an axis, and
+//! continues in the next row at the end. Reads are followed as *streams*: a stream has an axis and
+//! a stride, learned from two chunks and trusted from the third on (a step to the direct neighbor
+//! of the last chunk is trusted a little at once), and its prefetch window doubles with every
+//! predicted chunk. A chunk that no stream predicted begins a stream. Several readers of one array
+//! are several streams.
 //!
-//! A reader without a pattern begins streams that continue only by chance: in a small grid any two chunks are soon a step
-//! apart. So a stream that was idle for a while has to prove itself once more, and only a proven stream may leave chunks out.
+//! A reader without a pattern begins streams that continue only by chance: in a small grid any two
+//! chunks are soon a step apart. So a stream that was idle for a while has to prove itself once
+//! more, and only a proven stream may leave chunks out.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -21,15 +24,17 @@ use icechunkfs_repo::reader::ChunkRange;
 const STREAMS: usize = 16;
 /// Longest step along an axis that may be a stride: strides are small, jumps are not strides.
 const MAX_STRIDE: i64 = 64;
-/// Chunks that a reader may leave out, because it has them already or they do not exist, without losing its stream.
+/// Chunks that a reader may leave out, because it has them already or they do not exist, without
+/// losing its stream.
 const MAX_SKIPPED: usize = 4;
 /// Most recently used streams: those may be trusted sooner.
 const RECENT: usize = 4;
 /// Chunks that are prefetched when a stream is first trusted, and when a neighbor makes one likely.
 const FIRST_WINDOW: usize = 3;
 pub(super) const LIKELY_WINDOW: usize = 1;
-/// Bytes of small chunks that are requested at a time. Larger ones are requested one by one as chunks are read: many at a time
-/// would share the link and arrive together, and the link would then be idle until the next request.
+/// Bytes of small chunks that are requested at a time. Larger ones are requested one by one as
+/// chunks are read: many at a time would share the link and arrive together, and the link would
+/// then be idle until the next request.
 const BATCH: u64 = 1 << 20;
 /// Most chunks prefetched for one stream, whatever their size.
 const MAX_CHUNKS: usize = 512;
@@ -81,25 +86,29 @@ impl Step {
     /// Returns the chunk after `from` in `grid`; none at the grid's end.
     fn after(self, from: &[u32], grid: &[u32]) -> Option<Coords> {
         let mut next = Coords::from_slice(from);
-        let (at, length) = (next.get_mut(self.axis)?, i64::from(*grid.get(self.axis)?));
+        let at = next.get_mut(self.axis)?;
+        let length = i64::from(*grid.get(self.axis)?);
         let moved = i64::from(*at) + self.stride;
         if (0..length).contains(&moved) {
             *at = u32::try_from(moved).ok()?;
             return Some(next);
         }
-        // The next row begins where the stride has its first chunk, at the side from which the last row came.
+        // The next row begins where the stride has its first chunk, at the side from which the last
+        // row came.
         let rest = i64::from(*at).rem_euclid(self.stride.abs());
         let first =
             if self.stride > 0 { rest } else { rest + (length - 1 - rest) / self.stride.abs() * self.stride.abs() };
         *at = u32::try_from(first).ok()?;
-        // The fastest axis determines the order: C order for the last one, Fortran order for the first one.
+        // The fastest axis determines the order: C order for the last one, Fortran order for the
+        // first one.
         let rank = grid.len();
         let others: Vec<usize> = match self.axis {
             0 => (1..rank).collect(),
             axis => (0..axis).rev().chain(axis + 1..rank).collect(),
         };
         for other in others {
-            let (at, length) = (next.get_mut(other)?, *grid.get(other)?);
+            let at = next.get_mut(other)?;
+            let length = *grid.get(other)?;
             *at += 1;
             if *at < length {
                 return Some(next);
@@ -130,7 +139,8 @@ impl Stream {
         None
     }
 
-    /// Moves the stream to `at`, `steps` further. `recent` is true if the stream is one of the most recently used.
+    /// Moves the stream to `at`, `steps` further. `recent` is true if the stream is one of the most
+    /// recently used.
     fn advance(&mut self, at: &[u32], steps: usize, most: usize, recent: bool) {
         self.last = Coords::from_slice(at);
         self.hits += 1;
@@ -142,8 +152,9 @@ impl Stream {
         self.window = window.min(most);
     }
 
-    /// Returns the chunks to fetch now, so that the window is full. None before `batch` chunks are needed or half the window is
-    /// used up: neighbors that are fetched together may be one request.
+    /// Returns the chunks to fetch now, so that the window is full. None before `batch` chunks are
+    /// needed or half the window is used up: neighbors that are fetched together may be one
+    /// request.
     fn refill(&mut self, grid: &[u32], batch: usize) -> PrefetchPlan {
         let Some(step) = self.step else { return PrefetchPlan::default() };
         let mut wanted = PrefetchPlan { chunks: Vec::new(), before: self.front.clone() };
@@ -176,8 +187,8 @@ impl Prefetcher {
         before.clone()
     }
 
-    /// Records a read of chunk `at`, of `bytes`, of the array at `node`, whose grid is `grid`. Returns the chunks to prefetch: up
-    /// to `likely` if a stream is no more than likely.
+    /// Records a read of chunk `at`, of `bytes`, of the array at `node`, whose grid is `grid`.
+    /// Returns the chunks to prefetch: up to `likely` if a stream is no more than likely.
     pub(super) fn record_read(
         &self,
         node: NodeIndex,
@@ -221,8 +232,9 @@ impl Prefetcher {
         wanted
     }
 
-    /// Returns all but the first `fetched` chunks of `wanted`, for which there was no room. They are requested again as the
-    /// reader continues, and the stream has a smaller window until it has proved itself further.
+    /// Returns all but the first `fetched` chunks of `wanted`, for which there was no room. They
+    /// are requested again as the reader continues, and the stream has a smaller window until it
+    /// has proved itself further.
     pub(super) fn return_unfetched(&self, node: NodeIndex, wanted: &PrefetchPlan, fetched: usize) {
         let mut arrays = self.arrays.lock();
         let streams = arrays.get_mut(&node).into_iter().flatten();
@@ -243,7 +255,8 @@ mod tests {
     #![allow(clippy::indexing_slicing)]
     use super::*;
 
-    /// Reads `order` of a grid; returns how many chunks were prefetched before they were read, and how many were never read.
+    /// Reads `order` of a grid; returns how many chunks were prefetched before they were read, and
+    /// how many were never read.
     fn walk(grid: &[u32], order: &[Vec<u32>]) -> (usize, usize) {
         let prefetcher = Prefetcher::new(16 << 20);
         let mut fetched: Vec<Coords> = Vec::new();
@@ -292,14 +305,16 @@ mod tests {
         }
     }
 
-    /// Reads 160 chunks of a small grid, each once, in random order (any two are soon a step apart), and 400 of a large one.
+    /// Reads 160 chunks of a small grid, each once, in random order (any two are soon a step
+    /// apart), and 400 of a large one.
     #[test]
     fn chance_is_no_pattern() {
         let random = |seed: &mut u64, below: usize| {
             *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             usize::try_from(*seed >> 33).unwrap_or(0) % below
         };
-        let (mut seed, mut order) = (3, grid_order(16, 32, false, 1));
+        let mut seed = 3;
+        let mut order = grid_order(16, 32, false, 1);
         for n in (1..order.len()).rev() {
             order.swap(n, random(&mut seed, n + 1));
         }

@@ -43,7 +43,8 @@ pub(super) async fn entries(tree: &Arc<Tree>, inode: u64, page: usize) -> Vec<(S
     let mut out = Vec::new();
     let mut offset = 0;
     loop {
-        let (mut count, before) = (0, offset);
+        let mut count = 0;
+        let before = offset;
         let mut sink = |entry: Entry<'_>| {
             if count == page {
                 return false;

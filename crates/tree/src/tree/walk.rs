@@ -1,7 +1,8 @@
 //! Manifests ahead of a program that walks through the tree, such as `find`.
 //!
-//! Each listing of an array's chunks needs its manifest, and a repository may have tens of thousands of small ones: a walk would wait for
-//! each of them in turn. Where arrays are listed in the order of their paths, the small manifests of the next ones are loaded meanwhile.
+//! Each listing of an array's chunks needs its manifest, and a repository may have tens of
+//! thousands of small ones: a walk would wait for each of them in turn. Where arrays are listed in
+//! the order of their paths, the small manifests of the next ones are loaded meanwhile.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,9 +26,11 @@ pub(super) struct Walk {
 }
 
 impl Tree {
-    /// Notes that array `node` is listed, and loads manifests of the next arrays if a program seems to walk through them.
+    /// Notes that array `node` is listed, and loads manifests of the next arrays if a program seems
+    /// to walk through them.
     pub(super) fn walked_to(&self, node: NodeIndex) {
-        // The order of concurrent listings does not matter: at worst something is loaded early, or not ahead.
+        // The order of concurrent listings does not matter: at worst something is loaded early, or
+        // not ahead.
         let last = self.walk.last.swap(node, Ordering::Relaxed);
         if node <= last || node - last > GAP {
             self.walk.end.store(0, Ordering::Relaxed);

@@ -1,7 +1,8 @@
 //! Listings of directories of names, each of which goes on with the names that it began with.
 //!
-//! Refs change while programs list them, and an offset is a position in a list. Each list therefore has a number, which is the upper half
-//! of its offsets: a listing that begins later does not move the positions of one that is under way.
+//! Refs change while programs list them, and an offset is a position in a list. Each list therefore
+//! has a number, which is the upper half of its offsets: a listing that begins later does not move
+//! the positions of one that is under way.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use super::refs::NameKind;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Metered;
 
-/// Lists that are kept of a directory. One that a program still reads is lost when so many others, each after a change of refs, were read
-/// since its last request.
+/// Lists that are kept of a directory. One that a program still reads is lost when so many others,
+/// each after a change of refs, were read since its last request.
 const KEPT: usize = 16;
 /// Lower bits of an offset, with the position.
 const POSITION_BITS: u32 = 32;
@@ -71,7 +72,8 @@ impl Listings {
         Ok(list)
     }
 
-    /// Adds the list of a listing that begins. One with the same entries as the newest list has its number.
+    /// Adds the list of a listing that begins. One with the same entries as the newest list has its
+    /// number.
     pub(super) fn add(&self, kind: NameKind, names: Names) -> NameList {
         let mut all = self.0.lock();
         let Lists { newest, kept } = all.entry(kind).or_default();

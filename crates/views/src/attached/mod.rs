@@ -1,4 +1,5 @@
-//! Attached trees: other snapshots of the repository, and other views, as directories within a mount.
+//! Attached trees: other snapshots of the repository, and other views, as directories within a
+//! mount.
 //!
 //! | path | contents |
 //! |---|---|
@@ -7,14 +8,16 @@
 //! | `.icechunk/at/KIND/NAME/.icechunk/view/VIEW` | that snapshot in another view |
 //! | `.icechunk/HEAD`, `info.json`, `log`, `status`, `errors`, `stats` | in a read-only mount: facts about it |
 //!
-//! All are read-only and share the caches, the prefetch and the deadlines of the mount. `VIEW` is the name of
-//! [`ViewOptions`]. [`refs`] knows what names mean, [`trees`] loads the trees, [`numbers`] numbers their files; [`directories`] are
-//! those above the trees.
+//! All are read-only and share the caches, the prefetch and the deadlines of the mount. `VIEW` is
+//! the name of [`ViewOptions`]. [`refs`] knows what names mean, [`trees`] loads the trees,
+//! [`numbers`] numbers their files; [`directories`] are those above the trees.
 //!
-//! A tree never changes, so the kernel may cache what is in it forever. What a name means may change: a branch moves, a tag is
-//! deleted, the mount gets another base. So names of trees are valid for [`BRIEF`] only, and the tree of a branch that moved is another
-//! one, with other numbers, while open files of the old one go on. When the mount itself moves, the kernel forgets the names that mean another
-//! tree then ([`AttachedTrees::outdate_names`]) before the program that moved it goes on.
+//! A tree never changes, so the kernel may cache what is in it forever. What a name means may
+//! change: a branch moves, a tag is deleted, the mount gets another base. So names of trees are
+//! valid for [`BRIEF`] only, and the tree of a branch that moved is another one, with other
+//! numbers, while open files of the old one go on. When the mount itself moves, the kernel forgets
+//! the names that mean another tree then ([`AttachedTrees::outdate_names`]) before the program that
+//! moved it goes on.
 
 mod directories;
 mod listings;
@@ -68,7 +71,8 @@ const README_INODE: u64 = (1 << 63) - 4;
 /// Number of the first file about the mount, which only tree 0 has; the others are below it.
 const MOUNT_FILES: u64 = (1 << 63) - 5;
 
-/// File of a tree: the tree, the number in it, and the ref or time under which the tree is attached.
+/// File of a tree: the tree, the number in it, and the ref or time under which the tree is
+/// attached.
 pub type NativeFile = (Arc<Tree>, u64, Option<String>);
 /// Source of the tree that the mount shows now.
 pub type Shown = Box<dyn Fn() -> Arc<dyn ViewTree> + Send + Sync>;
@@ -132,8 +136,9 @@ pub fn is_attached(number: u64) -> bool {
     number >= numbers::FIRST
 }
 
-/// Returns the part of `.icechunk` that `number` belongs to, by its name, if that is no tree: a directory above the trees, or a file about the
-/// mount. The control directory itself has its own name.
+/// Returns the part of `.icechunk` that `number` belongs to, by its name, if that is no tree: a
+/// directory above the trees, or a file about the mount. The control directory itself has its own
+/// name.
 pub fn part_of(number: u64) -> Option<&'static str> {
     let (tree, inode) = if is_attached(number) { numbers::unpack(number) } else { return None };
     if tree != 0 {
@@ -189,9 +194,9 @@ enum AttachedPlace {
 }
 
 impl AttachedTrees {
-    /// Creates the trees of the repository in `storage`. `shown` returns the tree that the mount shows now, times are those of
-    /// `branch`, node `root` is the root of all trees (empty for whole trees), and a snapshot may have `limit` bytes. `facts` are those of
-    /// the mount.
+    /// Creates the trees of the repository in `storage`. `shown` returns the tree that the mount
+    /// shows now, times are those of `branch`, node `root` is the root of all trees (empty for
+    /// whole trees), and a snapshot may have `limit` bytes. `facts` are those of the mount.
     pub fn new(
         storage: &Arc<dyn Storage>,
         branch: &str,
@@ -212,14 +217,16 @@ impl AttachedTrees {
         }
     }
 
-    /// Sets the receiver of directories whose listings the kernel must not keep: it keeps those of a mount that never changes.
+    /// Sets the receiver of directories whose listings the kernel must not keep: it keeps those of
+    /// a mount that never changes.
     pub fn attach(&self, forget: Forget) {
         // The first value stays: there is one mount.
         let _ = self.forget.set(forget);
     }
 
-    /// Has the names looked up again that mean another tree since the mount shows another snapshot of its branch. Returns them, with the
-    /// numbers of their directories: the kernel must forget them.
+    /// Has the names looked up again that mean another tree since the mount shows another snapshot
+    /// of its branch. Returns them, with the numbers of their directories: the kernel must forget
+    /// them.
     pub fn outdate_names(&self) -> Vec<(u64, String)> {
         self.refs.outdate();
         let time = self.shown_tree().snapshot().flushed_at();
@@ -249,7 +256,8 @@ impl AttachedTrees {
         view.split(',').next().unwrap_or_default()
     }
 
-    /// Returns the control directory of a read-only mount if the root shows it: not if a node has its name.
+    /// Returns the control directory of a read-only mount if the root shows it: not if a node has
+    /// its name.
     pub fn control(&self) -> Option<Found> {
         let is_taken = (self.shown)().tree().table().child(0, report::DIRECTORY).is_some();
         (!is_taken).then(|| self.directory(Directory::Control))
@@ -367,7 +375,8 @@ impl AttachedTrees {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Reads up to `size` bytes of file `number` from `offset` on: fewer only at the end of the file.
+    /// Reads up to `size` bytes of file `number` from `offset` on: fewer only at the end of the
+    /// file.
     pub async fn read(&self, number: u64, offset: u64, size: u32) -> Result<Data> {
         match self.place(number)? {
             AttachedPlace::In(tree, inode) => {
@@ -385,7 +394,8 @@ impl AttachedTrees {
         }
     }
 
-    /// Returns the location of the bytes of file `number` in the repository, if they are those of a chunk.
+    /// Returns the location of the bytes of file `number` in the repository, if they are those of a
+    /// chunk.
     pub async fn payload(&self, number: u64) -> Result<Option<ChunkPayload>> {
         let AttachedPlace::In(tree, inode) = self.place(number)? else { return Ok(None) };
         let loaded = self.load(tree).await?;
@@ -395,8 +405,8 @@ impl AttachedTrees {
         }
     }
 
-    /// Returns the tree that `number` is in, its number there, and the ref or time under which the tree is attached; none if the number is
-    /// no file of a tree.
+    /// Returns the tree that `number` is in, its number there, and the ref or time under which the
+    /// tree is attached; none if the number is no file of a tree.
     pub async fn native(&self, number: u64) -> Result<Option<NativeFile>> {
         let AttachedPlace::In(tree, inode) = self.place(number)? else { return Ok(None) };
         let reference = match self.key(tree)?.0.name {
@@ -466,9 +476,10 @@ impl AttachedTrees {
     /// Returns the root of a tree, which need not be loaded for it.
     async fn root(&self, name: TreeName, snapshot: ObjectId, view: Option<ViewOptions>) -> Result<Found> {
         let shown = self.shown_tree();
-        let time = match shown.snapshot().id() == snapshot {
-            true => Some(system_time(shown.snapshot().flushed_at())),
-            false => self.refs.time(snapshot).await?,
+        let time = if shown.snapshot().id() == snapshot {
+            Some(system_time(shown.snapshot().flushed_at()))
+        } else {
+            self.refs.time(snapshot).await?
         };
         let (tree, time) = self.trees.number(TreeKey { name, snapshot, view }, time.unwrap_or(self.start))?;
         Ok(self.root_of(tree, time))
@@ -491,7 +502,8 @@ impl AttachedTrees {
         Ok(reports.into_iter().find(|(report, _)| report == name).map(|(_, found)| found))
     }
 
-    /// Returns the reports of view `files`, which is the attached tree `at`, or what the mount shows.
+    /// Returns the reports of view `files`, which is the attached tree `at`, or what the mount
+    /// shows.
     async fn reports(&self, files: &dyn ViewTree, at: Option<(u32, SystemTime)>) -> Result<Vec<(String, Found)>> {
         if files.tree().table().child(0, report::DIRECTORY).is_some() {
             return Ok(Vec::new());
@@ -512,8 +524,8 @@ impl AttachedTrees {
         reports.into_iter().map(of).collect()
     }
 
-    /// Adds the reports to `entries` of directory `number`. One that cannot be made now is not listed: the files beside it say why. The kernel
-    /// then forgets the listing.
+    /// Adds the reports to `entries` of directory `number`. One that cannot be made now is not
+    /// listed: the files beside it say why. The kernel then forgets the listing.
     async fn add_reports(
         &self,
         number: u64,
@@ -561,7 +573,8 @@ impl AttachedTrees {
         Ok(())
     }
 
-    /// Returns the entries of directory `kind`. A listing that goes on at `offset` has those that it began with.
+    /// Returns the entries of directory `kind`. A listing that goes on at `offset` has those that
+    /// it began with.
     async fn list_names(&self, kind: NameKind, offset: u64) -> Result<NameList> {
         if offset > 0 {
             return self.listings.find(kind, offset);
@@ -581,7 +594,8 @@ impl AttachedTrees {
         directory.children().iter().map(|child| (child.name().to_owned(), self.directory(*child))).collect()
     }
 
-    /// Returns the entries of the directory of views of tree `name`, whose number is `tree`, 0 for what the mount shows.
+    /// Returns the entries of the directory of views of tree `name`, whose number is `tree`, 0 for
+    /// what the mount shows.
     async fn list_views(&self, tree: u32, name: &TreeName, snapshot: ObjectId) -> Result<Vec<(String, Found)>> {
         let mut entries = vec![(README.to_owned(), self.readme(tree))];
         for kind in ViewKind::ALL {
@@ -620,7 +634,8 @@ impl AttachedTrees {
         Ok(mount_file_of(file, text.len() as u64))
     }
 
-    /// Returns the attributes of a file about the mount for a listing. Its length is 0 before it was looked at.
+    /// Returns the attributes of a file about the mount for a listing. Its length is 0 before it
+    /// was looked at.
     fn mount_file_now(&self, file: MountFile) -> Found {
         let text = self.files.text_now(file, &self.shown_tree());
         let found = mount_file_of(file, text.map_or(0, |text| text.len() as u64));

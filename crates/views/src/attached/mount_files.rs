@@ -1,7 +1,9 @@
-//! Files of `.icechunk` in a read-only mount that say what it shows. A writable mount has them among its control files.
+//! Files of `.icechunk` in a read-only mount that say what it shows. A writable mount has them
+//! among its control files.
 //!
-//! In a mount whose files the kernel opens without asking, a read sees the length that the kernel knows from the last `stat`. So the text is
-//! made when attributes are asked for, and stays for [`BRIEF`], so that a program that reads to the end sees one text.
+//! In a mount whose files the kernel opens without asking, a read sees the length that the kernel
+//! knows from the last `stat`. So the text is made when attributes are asked for, and stays for
+//! [`BRIEF`], so that a program that reads to the end sees one text.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,7 +1,8 @@
 //! Inode numbers of attached trees.
 //!
-//! A number is made of the number of its tree and the file's number in that tree, so that it needs no table and means the same as long
-//! as the mount lives, whether the tree is loaded or not. The highest bit tells attached trees from everything else in the mount:
+//! A number is made of the number of its tree and the file's number in that tree, so that it needs
+//! no table and means the same as long as the mount lives, whether the tree is loaded or not. The
+//! highest bit tells attached trees from everything else in the mount:
 //!
 //! | bits | meaning |
 //! |---|---|
@@ -25,7 +26,8 @@ const LAST: u64 = 1 << 4;
 const VIEW_END: u64 = 1 << 63;
 const END: u64 = 1 << FILE_BITS;
 
-/// Returns the number of file `inode` of tree `tree`; none if the tree has more files than can be numbered here.
+/// Returns the number of file `inode` of tree `tree`; none if the tree has more files than can be
+/// numbered here.
 pub(super) fn pack(tree: u32, inode: u64) -> Option<u64> {
     let file = if inode < DOCUMENTS {
         inode

@@ -1,7 +1,8 @@
-//! Names of snapshots: what the directories `branch`, `tag`, `snapshot` and `time` list, and what a name means now.
+//! Names of snapshots: what the directories `branch`, `tag`, `snapshot` and `time` list, and what a
+//! name means now.
 //!
-//! A name that a file name cannot hold is percent-encoded. The refs are read again when they are older than [`FRESH`], with one
-//! request.
+//! A name that a file name cannot hold is percent-encoded. The refs are read again when they are
+//! older than [`FRESH`], with one request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use icechunkfs_repo::repo::refs::RefSpec;
 use icechunkfs_store::storage::Storage;
 use icechunkfs_tree::tree::nodes::MAX_NAME;
 
-/// Age at which refs are read again: a listing followed by the lookups of its entries is one request.
+/// Age at which refs are read again: a listing followed by the lookups of its entries is one
+/// request.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 /// Characters that a file name cannot have, and the one that escapes them.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
@@ -57,7 +59,8 @@ pub(super) struct FreshRefs {
     storage: Arc<dyn Storage>,
     /// Branch whose commits `time` has.
     branch: String,
-    /// Repository as it was read last, or is being read. The lock is never held across a request: callers wait for the cell.
+    /// Repository as it was read last, or is being read. The lock is never held across a request:
+    /// callers wait for the cell.
     read: Mutex<Arc<OnceCell<ReadRefs>>>,
 }
 
@@ -79,8 +82,8 @@ impl FreshRefs {
         *self.read.lock() = Arc::default();
     }
 
-    /// Returns true if file name `name` of directory `kind` stands for another snapshot once the branch has got a commit at `time`
-    /// (microseconds since 1970-01-01 UTC).
+    /// Returns true if file name `name` of directory `kind` stands for another snapshot once the
+    /// branch has got a commit at `time` (microseconds since 1970-01-01 UTC).
     pub(super) fn moves_with_branch(&self, kind: NameKind, name: &str, time: u64) -> bool {
         match kind {
             NameKind::Branch => encode(&self.branch).as_deref() == Some(name),
@@ -106,7 +109,8 @@ impl FreshRefs {
         Ok(Arc::clone(&cell.get_or_try_init(open).await?.repository))
     }
 
-    /// Returns the snapshot that file name `name` of directory `kind` stands for; none if there is none.
+    /// Returns the snapshot that file name `name` of directory `kind` stands for; none if there is
+    /// none.
     pub(super) async fn resolve(&self, kind: NameKind, name: &str) -> Result<Option<ObjectId>> {
         // One name, not several spellings of it.
         let Some(decoded) = decode(name).filter(|decoded| encode(decoded).as_deref() == Some(name)) else {
@@ -131,7 +135,8 @@ impl FreshRefs {
         }
     }
 
-    /// Returns the time of commit `id`, if that is known without reading its snapshot: from version 2 on.
+    /// Returns the time of commit `id`, if that is known without reading its snapshot: from version
+    /// 2 on.
     pub(super) async fn time(&self, id: ObjectId) -> Result<Option<SystemTime>> {
         let repository = self.repository().await?;
         if repository.log_position().is_none() {
@@ -140,8 +145,9 @@ impl FreshRefs {
         Ok(Some(system_time(repository.commit(id).await?.flushed_at)))
     }
 
-    /// Returns the file names of directory `kind` and their snapshots, sorted. Snapshots and times are listed only if the history is
-    /// in one object, as from version 2 on: otherwise each commit would be a request.
+    /// Returns the file names of directory `kind` and their snapshots, sorted. Snapshots and times
+    /// are listed only if the history is in one object, as from version 2 on: otherwise each commit
+    /// would be a request.
     pub(super) async fn names(&self, kind: NameKind) -> Result<Metered<BTreeMap<String, ObjectId>>> {
         let repository = self.repository().await?;
         let refs = repository.refs().await?;
@@ -192,14 +198,16 @@ pub(super) fn system_time(micros: u64) -> SystemTime {
     UNIX_EPOCH.checked_add(Duration::from_micros(micros)).unwrap_or(UNIX_EPOCH)
 }
 
-/// Returns the file name for the name of a ref; none if it is too long for one. Letters of all alphabets stay.
+/// Returns the file name for the name of a ref; none if it is too long for one. Letters of all
+/// alphabets stay.
 fn encode(name: &str) -> Option<String> {
     let encoded = match name {
         "." | ".." => name.replace('.', "%2E"),
         _ => name.chars().fold(String::new(), |mut encoded, letter| {
-            match letter.is_ascii() {
-                true => encoded.extend(utf8_percent_encode(letter.encode_utf8(&mut [0; 4]), ESCAPED)),
-                false => encoded.push(letter),
+            if letter.is_ascii() {
+                encoded.extend(utf8_percent_encode(letter.encode_utf8(&mut [0; 4]), ESCAPED))
+            } else {
+                encoded.push(letter)
             }
             encoded
         }),

@@ -1,8 +1,10 @@
-//! The trees themselves: numbered when they are first named, loaded when they are used, dropped when they are not.
+//! The trees themselves: numbered when they are first named, loaded when they are used, dropped
+//! when they are not.
 //!
-//! The number of a tree stays as long as the mount, so that the kernel may hold inodes of a tree that is not loaded: the next request
-//! loads it again. Its files have the same numbers then, since they follow from the snapshot alone. Loaded trees count in the
-//! budget of memory, which may evict them, and those that nobody used for [`IDLE`] are dropped.
+//! The number of a tree stays as long as the mount, so that the kernel may hold inodes of a tree
+//! that is not loaded: the next request loads it again. Its files have the same numbers then, since
+//! they follow from the snapshot alone. Loaded trees count in the budget of memory, which may evict
+//! them, and those that nobody used for [`IDLE`] are dropped.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -28,13 +30,15 @@ use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::NodeTable;
 use icechunkfs_tree::tree::numbering::Numbering;
 
-/// Most trees that are loaded at a time. A program that compares a few snapshots has them all; one that walks over thousands of
-/// tags keeps no more than these.
+/// Most trees that are loaded at a time. A program that compares a few snapshots has them all; one
+/// that walks over thousands of tags keeps no more than these.
 const LOADED: NonZeroUsize = NonZeroUsize::new(32).unwrap();
-/// Time without a request after which a tree is dropped. Loading it again takes one request for its snapshot.
+/// Time without a request after which a tree is dropped. Loading it again takes one request for its
+/// snapshot.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Memory for each tree that is made at the same time as others, in bytes: a snapshot of some hundred thousand nodes.
+/// Memory for each tree that is made at the same time as others, in bytes: a snapshot of some
+/// hundred thousand nodes.
 const ROOM: u64 = 64 << 20;
 /// Most trees that are made at a time: more requests to a store at once gain little.
 const MOST_AT_A_TIME: u64 = 8;
@@ -53,7 +57,8 @@ pub(super) enum TreeName {
 pub(super) struct TreeKey {
     pub(super) name: TreeName,
     pub(super) snapshot: ObjectId,
-    /// View, if the tree is below `view`. A directory cannot be below itself: `view/zarr` is another tree than the one around it.
+    /// View, if the tree is below `view`. A directory cannot be below itself: `view/zarr` is
+    /// another tree than the one around it.
     pub(super) view: Option<ViewOptions>,
 }
 
@@ -63,7 +68,8 @@ pub(super) struct Loaded {
     pub(super) files: Arc<dyn ViewTree>,
     /// Time of all files: that of the commit.
     pub(super) time: SystemTime,
-    /// Bytes that are released when nobody uses the tree: those of its snapshot and of what is made of it.
+    /// Bytes that are released when nobody uses the tree: those of its snapshot and of what is made
+    /// of it.
     bytes: u64,
     _memory: Reservation,
 }
@@ -78,8 +84,9 @@ pub(super) struct Trees {
     limit: u64,
     known: Mutex<Known>,
     loaded: Arc<LoadedTrees>,
-    /// Trees that may be made at a time: a snapshot is in memory while it waits for room for its table and documents, so that of several where
-    /// memory is short each would wait for the others. Fair: those that wait go in their order.
+    /// Trees that may be made at a time: a snapshot is in memory while it waits for room for its
+    /// table and documents, so that of several where memory is short each would wait for the
+    /// others. Fair: those that wait go in their order.
     making: Semaphore,
     /// Held by a request that is repeated because it did not fit into memory beside others.
     alone: Semaphore,
@@ -125,8 +132,8 @@ impl Evict for LoadedTrees {
 }
 
 impl Trees {
-    /// Creates the trees of the repository at `location`, read by `reader`, whose root is node `root`; a snapshot
-    /// may have `limit` bytes.
+    /// Creates the trees of the repository at `location`, read by `reader`, whose root is node
+    /// `root`; a snapshot may have `limit` bytes.
     pub(super) fn new(reader: Arc<Reader>, location: &str, root: &str, limit: u64) -> Self {
         let loaded =
             Arc::new(LoadedTrees { trees: Mutex::new(LruCache::new(LOADED)), is_watched: AtomicBool::new(false) });
@@ -144,7 +151,8 @@ impl Trees {
         }
     }
 
-    /// Returns the number of the tree `key`, and the time of its root: `time` if the tree was not known.
+    /// Returns the number of the tree `key`, and the time of its root: `time` if the tree was not
+    /// known.
     pub(super) fn number(&self, key: TreeKey, time: SystemTime) -> Result<(u32, SystemTime)> {
         let mut known = self.known.lock();
         if let Some(&number) = known.numbers.get(&key) {
@@ -178,7 +186,8 @@ impl Trees {
         self.loaded.trees.lock().peek(&number)?.tree.get().cloned()
     }
 
-    /// Returns tree `number`, loaded if it is not. `shown` is the tree that the mount shows: its snapshot need not be read again.
+    /// Returns tree `number`, loaded if it is not. `shown` is the tree that the mount shows: its
+    /// snapshot need not be read again.
     pub(super) async fn load(&self, number: u32, refs: &FreshRefs, shown: &Arc<Tree>) -> Result<Arc<Loaded>> {
         let cell = {
             let mut trees = self.loaded.trees.lock();
@@ -196,8 +205,9 @@ impl Trees {
         Ok(loaded)
     }
 
-    /// Calls `work` with tree `number`, loaded if it is not. If that does not fit into memory, the tree is given up, so that other requests go on, and
-    /// all is repeated after those to which that happened before: each of several requests may hold a tree and wait for memory.
+    /// Calls `work` with tree `number`, loaded if it is not. If that does not fit into memory, the
+    /// tree is given up, so that other requests go on, and all is repeated after those to which
+    /// that happened before: each of several requests may hold a tree and wait for memory.
     pub(super) async fn with<R, F: Future<Output = Result<R>>>(
         &self,
         (number, refs, shown): (u32, &FreshRefs, &Arc<Tree>),
@@ -221,9 +231,10 @@ impl Trees {
         let what = || format!("snapshot {}", key.snapshot);
         // The semaphore is never closed.
         let _making = self.making.acquire().await;
-        let shared = match shown.snapshot().id() == key.snapshot {
-            true => Some(Arc::clone(shown.snapshot())),
-            false => self.snapshot_of_another_view(key.snapshot),
+        let shared = if shown.snapshot().id() == key.snapshot {
+            Some(Arc::clone(shown.snapshot()))
+        } else {
+            self.snapshot_of_another_view(key.snapshot)
         };
         let (snapshot, own): (Arc<Snapshot>, u64) = match shared {
             Some(snapshot) => (snapshot, 0),
@@ -234,8 +245,10 @@ impl Trees {
                 (Arc::new(snapshot), size)
             }
         };
-        // The numbers of the mount's own tree may depend on its past; these follow from the snapshot alone.
-        let (described, root) = (Arc::clone(&snapshot), self.root.clone());
+        // The numbers of the mount's own tree may depend on its past; these follow from the
+        // snapshot alone.
+        let described = Arc::clone(&snapshot);
+        let root = self.root.clone();
         let table = blocking(move || NodeTable::build_below(&described, &mut Numbering::default(), &root)).await;
         let table = table.context(what)?;
         // The snapshot has a reservation of its own.

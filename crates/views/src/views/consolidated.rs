@@ -1,10 +1,13 @@
-//! Documents of groups with consolidated metadata: the documents of all nodes below, by relative path, as zarr-python 3 writes them.
+//! Documents of groups with consolidated metadata: the documents of all nodes below, by relative
+//! path, as zarr-python 3 writes them.
 //!
-//! A document is made when a program first asks for it or for its size, and is never stored: it always describes what the view shows. Groups
-//! among the nodes have empty consolidated metadata, which keeps programs from looking for them again. A stored one is replaced.
+//! A document is made when a program first asks for it or for its size, and is never stored: it
+//! always describes what the view shows. Groups among the nodes have empty consolidated metadata,
+//! which keeps programs from looking for them again. A stored one is replaced.
 //!
-//! One entry that is not valid spoils the whole document for every program, so entries that are no Zarr documents are left out, each with all
-//! nodes below it. Directories without a document that have nodes below get one: programs look for each component of a path.
+//! One entry that is not valid spoils the whole document for every program, so entries that are no
+//! Zarr documents are left out, each with all nodes below it. Directories without a document that
+//! have nodes below get one: programs look for each component of a path.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +34,8 @@ const MEMBER: &str = "consolidated_metadata";
 const GROUP_MEMBERS: [&str; 4] = ["zarr_format", "node_type", "attributes", MEMBER];
 /// Consolidated metadata of a group within others.
 const EMPTY: &str = r#"{"kind":"inline","must_understand":false,"metadata":{}}"#;
-/// Most bytes of a document: a few hundred thousand arrays. Programs hold several times as many in memory.
+/// Most bytes of a document: a few hundred thousand arrays. Programs hold several times as many in
+/// memory.
 const MAX_BYTES: usize = 512 << 20;
 /// Bytes of documents that are kept.
 const MAX_KEPT: usize = 64 << 20;
@@ -155,7 +159,8 @@ impl Text {
     }
 }
 
-/// Makes the document of group `node`: the stored one if it cannot be parsed, or would be too large.
+/// Makes the document of group `node`: the stored one if it cannot be parsed, or would be too
+/// large.
 fn make(tree: &Tree, node: NodeIndex) -> Result<Bytes> {
     let stored = tree.zarr_json(node).unwrap_or_default();
     let as_stored = || Ok(Bytes::copy_from_slice(stored));
@@ -187,18 +192,20 @@ fn make(tree: &Tree, node: NodeIndex) -> Result<Bytes> {
     Ok(memory::with_reservation(document.into(), memory))
 }
 
-/// Calls `visit` for each node below `node` with its entry, or with the reason why it has none, as those below arrays. Nodes below such a node are
-/// skipped. Ends early if `visit` returns false.
+/// Calls `visit` for each node below `node` with its entry, or with the reason why it has none, as
+/// those below arrays. Nodes below such a node are skipped. Ends early if `visit` returns false.
 fn walk(
     tree: &Tree,
     node: NodeIndex,
     mut visit: impl FnMut(NodeIndex, Result<String, String>) -> Result<bool>,
 ) -> Result<()> {
     let table = tree.table();
-    let (mut at, end) = (node.checked_add(1), *table.subtree(node).end());
+    let mut at = node.checked_add(1);
+    let end = *table.subtree(node).end();
     while let Some(below) = at.filter(|below| *below <= end) {
         let entry = entry(tree, below)?;
-        let (is_left_out, is_array) = (entry.is_err(), table.array(below).is_some());
+        let is_left_out = entry.is_err();
+        let is_array = table.array(below).is_some();
         if !visit(below, entry)? {
             break;
         }
@@ -215,8 +222,8 @@ fn walk(
     Ok(())
 }
 
-/// Returns the document of `node` in consolidated metadata, or the reason why it has none. The outer error is that of a lack of memory,
-/// which is no reason to leave a node out.
+/// Returns the document of `node` in consolidated metadata, or the reason why it has none. The
+/// outer error is that of a lack of memory, which is no reason to leave a node out.
 fn entry(tree: &Tree, node: NodeIndex) -> Result<Result<String, String>> {
     let zarr_json = tree.zarr_json(node).unwrap_or_default();
     let _held = document::reserve_members(zarr_json).context(|| format!("/{}", tree.table().path(node)))?;
@@ -242,7 +249,8 @@ fn entry_of(tree: &Tree, node: NodeIndex) -> Result<String, String> {
     match expected {
         "array" => Ok(text.trim().to_owned()),
         _ => {
-            // zarr-python opens no group with a member that it does not know, nor one above with this among its entries.
+            // zarr-python opens no group with a member that it does not know, nor one above with
+            // this among its entries.
             let unknown: Vec<&str> =
                 members.iter().map(|(name, _)| name).filter(|name| !GROUP_MEMBERS.contains(name)).collect();
             if let Some(name) = unknown.iter().find(|name| members.get(name).is_some_and(must_understand)) {
@@ -261,7 +269,8 @@ fn parse(zarr_json: &[u8]) -> Result<Members<'_>, String> {
 
 /// Returns the nodes that consolidated metadata leave out, up to `most`, and the number of others.
 pub(super) fn findings(tree: &Tree, most: usize) -> Result<(Vec<Finding>, u64)> {
-    let (mut findings, mut more) = (Vec::new(), 0);
+    let mut findings = Vec::new();
+    let mut more = 0;
     walk(tree, 0, |node, entry| {
         if let Err(reason) = entry {
             if findings.len() < most {

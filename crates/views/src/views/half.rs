@@ -3,7 +3,8 @@
 /// Widens an IEEE 754 half, whose exponent has five bits and whose fraction has ten.
 pub(super) fn to_float(bits: u16) -> f32 {
     let sign = u32::from(bits & 0x8000) << 16;
-    let (exponent, fraction) = (u32::from(bits >> 10 & 0x1F), u32::from(bits & 0x3FF));
+    let exponent = u32::from(bits >> 10 & 0x1F);
+    let fraction = u32::from(bits & 0x3FF);
     match (exponent, fraction) {
         // Subnormal numbers are multiples of 2^-24, which a float has exactly.
         (0, fraction) => f32::from_bits((fraction as f32 / 16_777_216.0).to_bits() | sign),
@@ -23,9 +24,11 @@ pub(super) enum HalfForm {
 }
 
 impl HalfForm {
-    /// Returns the bits of the number that is nearest to `value`: of two, the even one. Numbers beyond the largest become infinite.
+    /// Returns the bits of the number that is nearest to `value`: of two, the even one. Numbers
+    /// beyond the largest become infinite.
     pub(super) fn nearest(self, value: f64) -> u16 {
-        // Bits of the fraction, and the exponents of the largest numbers and of the smallest ones that are not subnormal.
+        // Bits of the fraction, and the exponents of the largest numbers and of the smallest ones
+        // that are not subnormal.
         let (fraction, largest, smallest) = match self {
             HalfForm::Ieee => (10, 15, -14),
             #[cfg(feature = "netcdf")]
@@ -44,7 +47,8 @@ impl HalfForm {
         let exponent = exponent.max(smallest);
         // A power of two, so that only rounding changes anything.
         let units = (value.abs() * 2_f64.powi(fraction - exponent)).round_ties_even() as u16;
-        // The leading bit of a number that is not subnormal counts up the exponent, and so does rounding up to the next power.
+        // The leading bit of a number that is not subnormal counts up the exponent, and so does
+        // rounding up to the next power.
         sign | ((((exponent - smallest) as u16) << fraction) + units).min(infinite)
     }
 }
@@ -77,7 +81,8 @@ mod tests {
     #[cfg(feature = "netcdf")]
     fn check_rounding(form: HalfForm, widen: impl Fn(u16) -> f32, infinite: u16) {
         for bits in 0..infinite {
-            let (value, next) = (f64::from(widen(bits)), f64::from(widen(bits + 1)));
+            let value = f64::from(widen(bits));
+            let next = f64::from(widen(bits + 1));
             assert_eq!(form.nearest(value), bits);
             assert_eq!(form.nearest(-value), bits | 0x8000);
             // The limit of what is finite lies as if there were one more number.

@@ -1,12 +1,14 @@
 //! Views: the snapshot of a tree in a form for programs that do not read Zarr version 3.
 //!
-//! A view is a read-only tree of files beside the native [`Tree`]. Its files are made while they are read, from the same chunks,
-//! through the same reader, within the same memory budget. Names, sizes and inode numbers follow from metadata alone: no chunk is
-//! read before a program reads its bytes.
+//! A view is a read-only tree of files beside the native [`Tree`]. Its files are made while they
+//! are read, from the same chunks, through the same reader, within the same memory budget. Names,
+//! sizes and inode numbers follow from metadata alone: no chunk is read before a program reads its
+//! bytes.
 //!
-//! Every view is a [`ViewTree`], the native tree included ([`native`], with modifiers [`modified`]): one adapter serves all of them to the kernel, and commands
-//! find files by [`resolve`]. What a view leaves out or shows otherwise, it lists in a report: the file `.icechunk/NAME` (see
-//! [`report`]).
+//! Every view is a [`ViewTree`], the native tree included ([`native`], with modifiers
+//! [`modified`]): one adapter serves all of them to the kernel, and commands find files by
+//! [`resolve`]. What a view leaves out or shows otherwise, it lists in a report: the file
+//! `.icechunk/NAME` (see [`report`]).
 
 mod consolidated;
 mod half;
@@ -33,14 +35,16 @@ use icechunkfs_repo::reader::Data;
 use icechunkfs_tree::tree::directory::{Entry, Extent};
 use icechunkfs_tree::tree::{Attributes, Kind, ROOT, Tree, clamp};
 
-/// Held while a document of many nodes is made, one at a time in this process: its text holds memory while it waits for more, so that each of several
-/// would wait for the others.
+/// Held while a document of many nodes is made, one at a time in this process: its text holds
+/// memory while it waits for more, so that each of several would wait for the others.
 static DOCUMENT_OF_MANY: Semaphore = Semaphore::const_new(1);
 
-/// Receiver of the entries of a directory. Returns false if it is full, and then has not taken the entry.
+/// Receiver of the entries of a directory. Returns false if it is full, and then has not taken the
+/// entry.
 pub type Sink<'a> = dyn FnMut(Entry<'_>) -> bool + Send + 'a;
 
-/// Read-only tree of files, made from a snapshot. It never changes: the kernel may cache all answers forever.
+/// Read-only tree of files, made from a snapshot. It never changes: the kernel may cache all
+/// answers forever.
 ///
 /// The root directory has inode number [`ROOT`].
 #[async_trait]
@@ -54,28 +58,32 @@ pub trait ViewTree: Debug + Send + Sync {
     /// Returns the attributes of `inode`.
     async fn attributes(&self, inode: u64) -> Result<Attributes>;
 
-    /// Feeds the entries of directory `inode` that come after `offset` (0 for all) to `sink`. Offsets of entries are positive, and
-    /// mean the same in every call.
+    /// Feeds the entries of directory `inode` that come after `offset` (0 for all) to `sink`.
+    /// Offsets of entries are positive, and mean the same in every call.
     async fn list(&self, inode: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()>;
 
-    /// Reads up to `size` bytes of file `inode` from `offset` on: fewer only at the end of the file.
+    /// Reads up to `size` bytes of file `inode` from `offset` on: fewer only at the end of the
+    /// file.
     async fn read(&self, inode: u64, offset: u64, size: u32) -> Result<Data>;
 
-    /// Returns the bytes of file `inode` that are stored, if these are known and not all: the rest are fill values.
+    /// Returns the bytes of file `inode` that are stored, if these are known and not all: the rest
+    /// are fill values.
     fn allocated(&self, _inode: u64) -> Option<u64> {
         None
     }
 
-    /// Returns true if files have much that a program which reads a part of them does not need, and if such bytes are expensive to make: the
-    /// kernel should not read far ahead.
+    /// Returns true if files have much that a program which reads a part of them does not need, and
+    /// if such bytes are expensive to make: the kernel should not read far ahead.
     fn is_read_in_parts(&self) -> bool {
         false
     }
 
-    /// Returns the native inode of file `inode` if both have the same bytes: the kernel may then read a chunk file directly.
+    /// Returns the native inode of file `inode` if both have the same bytes: the kernel may then
+    /// read a chunk file directly.
     fn native(&self, inode: u64) -> Option<u64>;
 
-    /// Returns the arrays that the view leaves out, after a short look at their documents. May block the thread for memory.
+    /// Returns the arrays that the view leaves out, after a short look at their documents. May
+    /// block the thread for memory.
     fn omissions(&self) -> Omissions {
         Omissions::default()
     }

@@ -1,7 +1,8 @@
 //! The Zarr version 3 view with modifiers: other units of chunks, consolidated metadata.
 //!
-//! Other units of chunks are a matter of the tree ([`icechunkfs_tree::tree::reshard`]), which this view shows as any other; consolidated metadata
-//! ([`super::consolidated`]) take the place of groups' documents. The report lists the arrays that are shown as stored all the same.
+//! Other units of chunks are a matter of the tree ([`icechunkfs_tree::tree::reshard`]), which this
+//! view shows as any other; consolidated metadata ([`super::consolidated`]) take the place of
+//! groups' documents. The report lists the arrays that are shown as stored all the same.
 
 use std::sync::Arc;
 
@@ -41,13 +42,15 @@ impl ModifiedView {
 
     async fn report(&self) -> Result<&Report> {
         let make = || async {
-            let (tree, is_consolidated) = (Arc::clone(&self.tree), self.consolidated.is_some());
+            let tree = Arc::clone(&self.tree);
+            let is_consolidated = self.consolidated.is_some();
             blocking(move || make_report(&tree, is_consolidated)).await
         };
         self.report.get_or_try_init(make).await
     }
 
-    /// Returns true if `name` in the directory `parent` belongs to the report. A node of that name takes precedence.
+    /// Returns true if `name` in the directory `parent` belongs to the report. A node of that name
+    /// takes precedence.
     fn is_report(&self, parent: u64, name: &str) -> bool {
         let is_free = || self.tree.table().child(0, report::DIRECTORY).is_none();
         report::is_report(parent) || (parent == ROOT && name == report::DIRECTORY && is_free())
@@ -139,9 +142,11 @@ impl ViewTree for ModifiedView {
     }
 }
 
-/// Makes the report of the nodes that `tree` shows as stored, and of those that consolidated metadata leave out.
+/// Makes the report of the nodes that `tree` shows as stored, and of those that consolidated
+/// metadata leave out.
 fn make_report(tree: &Tree, is_consolidated: bool) -> Result<Report> {
-    let (mut findings, mut more) = (Vec::new(), 0);
+    let mut findings = Vec::new();
+    let mut more = 0;
     if let Some(resharded) = tree.resharded() {
         let (found, others) = resharded.findings();
         findings.extend(found.iter().map(|finding| Finding {
@@ -157,7 +162,9 @@ fn make_report(tree: &Tree, is_consolidated: bool) -> Result<Report> {
         more += others;
     }
     if more > 0 {
-        let (path, deed, reason) = ("/".to_owned(), "more".to_owned(), format!("{more} findings"));
+        let path = "/".to_owned();
+        let deed = "more".to_owned();
+        let reason = format!("{more} findings");
         findings.push(Finding { path, deed, reason });
     }
     Ok(Report::new(NAME, &findings))

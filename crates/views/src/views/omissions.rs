@@ -1,4 +1,5 @@
-//! Arrays that a view leaves out, for the line that `mount` prints: the report lists them, and nobody looks for a report.
+//! Arrays that a view leaves out, for the line that `mount` prints: the report lists them, and
+//! nobody looks for a report.
 
 use std::time::{Duration, Instant};
 
@@ -31,8 +32,8 @@ pub struct Omissions {
 }
 
 impl Omissions {
-    /// Looks at the nodes of `tree` in their order. `reason` returns the reason why the view does `deed` to a node, and the last node for which
-    /// that holds, too.
+    /// Looks at the nodes of `tree` in their order. `reason` returns the reason why the view does
+    /// `deed` to a node, and the last node for which that holds, too.
     pub(super) fn find(
         tree: &Tree,
         deed: &'static str,

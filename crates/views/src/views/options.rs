@@ -1,7 +1,8 @@
 //! Options of a view: its kind and modifiers, and how it is made.
 //!
-//! The options have a name of one word, which is the name of the view's directory below `.icechunk/view`: the kind, followed by
-//! the modifiers, such as `zarr2,unshard` or `netcdf,classic-types`.
+//! The options have a name of one word, which is the name of the view's directory below
+//! `.icechunk/view`: the kind, followed by the modifiers, such as `zarr2,unshard` or
+//! `netcdf,classic-types`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,8 +38,8 @@ pub enum Sharding {
     AsStored,
     /// Inner chunks of shards as files.
     Unshard,
-    /// Chunks in shards of this many chunks per dimension. For an array of another rank, the last numbers count; missing ones
-    /// are 1.
+    /// Chunks in shards of this many chunks per dimension. For an array of another rank, the last
+    /// numbers count; missing ones are 1.
     Shard(Box<[u64]>),
 }
 

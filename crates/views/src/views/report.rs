@@ -1,8 +1,9 @@
 //! Report of a view: what it leaves out or shows otherwise than the native tree, and why.
 //!
-//! A mount shows it as the file `.icechunk/NAME`, where NAME is that of the view: one line per finding, with the path, what was
-//! done, and the reason. The directory is not listed at the root, as programs take every directory for a group; it exists all the
-//! same. Its two inode numbers are above those of all places, files of NetCDF views and files that have become other inodes.
+//! A mount shows it as the file `.icechunk/NAME`, where NAME is that of the view: one line per
+//! finding, with the path, what was done, and the reason. The directory is not listed at the root,
+//! as programs take every directory for a group; it exists all the same. Its two inode numbers are
+//! above those of all places, files of NetCDF views and files that have become other inodes.
 
 use std::collections::HashSet;
 
@@ -72,7 +73,8 @@ impl Report {
         }
     }
 
-    /// Lists the directory of the report after `offset`. Returns false if `inode` is another directory.
+    /// Lists the directory of the report after `offset`. Returns false if `inode` is another
+    /// directory.
     pub fn list(&self, inode: u64, offset: u64, sink: &mut super::Sink<'_>) -> bool {
         if inode != DIRECTORY_INODE {
             return false;
@@ -94,7 +96,8 @@ impl Report {
     }
 }
 
-/// Returns the nodes of the snapshot that no view of `tree` can show, because of names that are too long for files.
+/// Returns the nodes of the snapshot that no view of `tree` can show, because of names that are too
+/// long for files.
 pub fn nodes_with_long_names(tree: &Tree) -> Vec<Finding> {
     let root = tree.table().root();
     let is_long = |path: &str| path.split('/').any(|name| name.len() > MAX_NAME);
@@ -111,7 +114,8 @@ pub fn nodes_with_long_names(tree: &Tree) -> Vec<Finding> {
 /// Most findings of one node in a report.
 const MAX_OF_NODE: usize = 100;
 
-/// Cuts the findings after the first `from`, those of the node at `path`: a node may have very many attributes.
+/// Cuts the findings after the first `from`, those of the node at `path`: a node may have very many
+/// attributes.
 pub fn cut_findings(findings: &mut Vec<Finding>, from: usize, path: &str) {
     let more = (findings.len() - from.min(findings.len())).saturating_sub(MAX_OF_NODE);
     if more > 0 {

@@ -1,11 +1,13 @@
-//! `.icechunk`, the control directory of a mount: inspects and commands a working tree with nothing but files.
+//! `.icechunk`, the control directory of a mount: inspects and commands a working tree with nothing
+//! but files.
 //!
-//! Lookups find it, but the root does not list it by default, so that programs that walk the tree do not enter it.
-//! Contents are rendered on open: a handle reads the state at that time.
+//! Lookups find it, but the root does not list it by default, so that programs that walk the tree
+//! do not enter it. Contents are rendered on open: a handle reads the state at that time.
 //!
-//! **A command must fail where the program looks.** `touch` learns of a failure from setting times, `echo >` only from the
-//! write itself, and no program from the first flush, which shells cause by duplicating a descriptor. So a command runs within the
-//! write or the setting of times that requests it, once per handle, and flushes do nothing.
+//! **A command must fail where the program looks.** `touch` learns of a failure from setting times,
+//! `echo >` only from the write itself, and no program from the first flush, which shells cause by
+//! duplicating a descriptor. So a command runs within the write or the setting of times that
+//! requests it, once per handle, and flushes do nothing.
 
 pub mod files;
 
@@ -37,11 +39,14 @@ pub const CONTROL_DIRECTORY: &[u8] = b".icechunk";
 /// Note that reading `commit` returns in addition if the program wrote more than once.
 const TRUNCATED_NOTE: &str = "\
 note: the message is the program's first write; for several lines use `icechunkfs commit -m`, or write them at once\n";
-/// Time after a command that was written in which setting a given time is part of it: `cp -p` and the like set times last.
+/// Time after a command that was written in which setting a given time is part of it: `cp -p` and
+/// the like set times last.
 const PART_OF_COPY: Duration = Duration::from_secs(2);
-/// Inode number of the directory; its files follow. Far above the snapshot's numbers and just below those of new files.
+/// Inode number of the directory; its files follow. Far above the snapshot's numbers and just below
+/// those of new files.
 pub const DIRECTORY: u64 = UPPER - 64;
-/// Offset of the directory in a listing of the root: the listing of the tree follows it from the beginning.
+/// Offset of the directory in a listing of the root: the listing of the tree follows it from the
+/// beginning.
 const SHOWN_OFFSET: u64 = 1 << 60;
 
 /// Directories of attached trees, which are beside the control files.
@@ -77,7 +82,8 @@ pub fn is_control(number: u64) -> bool {
     (DIRECTORY..UPPER).contains(&number)
 }
 
-/// Returns the part of the control directory that `number` is, by its name; the directory itself has its own name. None for other numbers.
+/// Returns the part of the control directory that `number` is, by its name; the directory itself
+/// has its own name. None for other numbers.
 pub fn part_of(number: u64) -> Option<&'static str> {
     let name = ControlFile::at(number).map_or(report::DIRECTORY, ControlFile::name);
     is_control(number).then_some(name)
@@ -99,17 +105,21 @@ pub fn read_only_error() -> Error {
     Error::new(ErrorKind::NotPermitted, "/.icechunk belongs to the mount itself")
 }
 
-/// Returns the attributes of the directory or one of its files; for other numbers those of an empty file.
+/// Returns the attributes of the directory or one of its files; for other numbers those of an empty
+/// file.
 pub fn attributes(number: u64) -> Attributes {
     let now = Time::now();
-    // The files reveal all of the mount, whatever the modes of its files, and command it: both are for the owner alone.
+    // The files reveal all of the mount, whatever the modes of its files, and command it: both are
+    // for the owner alone.
     let (kind, mode, links) = match number {
         DIRECTORY => (libc::S_IFDIR, 0o700, 2),
         _ => (libc::S_IFREG, 0o600, 1),
     };
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let uid = rustix::process::geteuid().as_raw();
+    let gid = rustix::process::getegid().as_raw();
     let meta = Meta { mode, uid, gid, atime: now, mtime: now, ctime: now };
-    // Sizes are unknown before the contents are rendered; 0 makes programs read to the end, as in /proc.
+    // Sizes are unknown before the contents are rendered; 0 makes programs read to the end, as in
+    // /proc.
     Attributes { number: Ino(number), kind, size: 0, blocks: 0, links, rdev: 0, meta }
 }
 
@@ -131,7 +141,8 @@ impl Control {
         &self.errors
     }
 
-    /// Looks up `name` in `parent`. Returns none if the tree must answer; the inner option is none if there is no such entry.
+    /// Looks up `name` in `parent`. Returns none if the tree must answer; the inner option is none
+    /// if there is no such entry.
     pub fn lookup(&self, parent: u64, name: &Name) -> Option<Option<Attributes>> {
         if parent == ROOT && *name.0 == *CONTROL_DIRECTORY {
             return Some(Some(attributes(DIRECTORY)));
@@ -195,7 +206,8 @@ impl Control {
         rest.iter().copied().take(size as usize).collect()
     }
 
-    /// Returns the file of `handle`, and true if this is its first command; none if `handle` is not open.
+    /// Returns the file of `handle`, and true if this is its first command; none if `handle` is not
+    /// open.
     fn take_command(&self, handle: u64) -> Option<(ControlFile, bool)> {
         let mut handles = self.handles.lock();
         let handle = handles.get_mut(&handle)?;
@@ -219,10 +231,12 @@ impl Control {
             }
             return Ok(());
         }
-        // A handle gives one command, with its first write: only then can the program still receive the failure. Shells write line
-        // by line, so that more writes may follow for what was meant as one message.
+        // A handle gives one command, with its first write: only then can the program still receive
+        // the failure. Shells write line by line, so that more writes may follow for what was meant
+        // as one message.
         if !first {
-            // A program that tries again in another way (`shutil.copyfile` after `sendfile`) is told again.
+            // A program that tries again in another way (`shutil.copyfile` after `sendfile`) is
+            // told again.
             if let Some(failure) = self.handles.lock().get(&handle).and_then(|handle| handle.failure.clone()) {
                 return Err(failure);
             }
@@ -252,10 +266,12 @@ impl Control {
         done
     }
 
-    /// Runs the command that setting the times of file `number` gives: to now, or to a given time (`is_given`).
+    /// Runs the command that setting the times of file `number` gives: to now, or to a given time
+    /// (`is_given`).
     ///
-    /// `cp -p`, `shutil.copy2` and `rsync --times` write and then set the times of the file that they copied, some after closing it, and the
-    /// kernel does not tell through which handle. That is one command, with the text that was written.
+    /// `cp -p`, `shutil.copy2` and `rsync --times` write and then set the times of the file that
+    /// they copied, some after closing it, and the kernel does not tell through which handle. That
+    /// is one command, with the text that was written.
     pub async fn touch(&self, number: u64, is_given: bool) -> Result<()> {
         let file = ControlFile::at(number).ok_or_else(read_only_error)?;
         let written = self.written.lock().get(&file).copied();

@@ -1,8 +1,9 @@
 //! Differences between two snapshots, in the terms of a file system.
 //!
-//! Nodes are compared in memory. Chunks that may differ are those in the transaction logs of the commits between, or, where the
-//! branch was reset, amended or has moved too far, those of all manifests that differ. Each is then looked up in both snapshots,
-//! so that a rewrite of the same bytes in the same place does not count.
+//! Nodes are compared in memory. Chunks that may differ are those in the transaction logs of the
+//! commits between, or, where the branch was reset, amended or has moved too far, those of all
+//! manifests that differ. Each is then looked up in both snapshots, so that a rewrite of the same
+//! bytes in the same place does not count.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -56,10 +57,12 @@ impl Difference {
         invalidations
     }
 
-    /// Returns the invalidations after the switch: of listings made meanwhile, and of files that were read.
+    /// Returns the invalidations after the switch: of listings made meanwhile, and of files that
+    /// were read.
     pub(super) fn after(&self, old: &Tree, stale: &HashSet<u64>, retired: &[u64]) -> Vec<Invalidation> {
-        // Repeats the names: their invalidation takes the directory's lock, and so waits for older listings and lookups. Those may have told the
-        // kernel of changed files that it did not know before the switch, with their old sizes.
+        // Repeats the names: their invalidation takes the directory's lock, and so waits for older
+        // listings and lookups. Those may have told the kernel of changed files that it did not
+        // know before the switch, with their old sizes.
         let mut invalidations = self.name_invalidations();
         let files: HashSet<u64> = self.files.iter().chain(retired).copied().collect();
         invalidations.extend(files.iter().filter_map(|file| name_of(old, *file)));
@@ -89,7 +92,8 @@ fn name_of(tree: &Tree, file: u64) -> Option<Invalidation> {
 pub(super) async fn difference(repository: &Repository, old: &Tree, new: &Tree) -> Result<Difference> {
     let mut found = Difference::default();
     compare_directories(old, new, &mut found);
-    let (old_ids, new_ids) = (node_ids(old), node_ids(new));
+    let old_ids = node_ids(old);
+    let new_ids = node_ids(new);
     let mut arrays = Vec::new();
     for (id, before) in &*old_ids {
         match new_ids.get(id) {
@@ -134,7 +138,8 @@ fn compare_directories(old: &Tree, new: &Tree, found: &mut Difference) {
         let number = |index| tree.table().inode(&TreePlace::Directory(index));
         tree.table().subtree(0).map(|index| (tree.table().path(index), (index, number(index)))).collect()
     };
-    let (before, after) = (paths(old), paths(new));
+    let before = paths(old);
+    let after = paths(new);
     for (tree, own, others) in [(old, &before, &after), (new, &after, &before)] {
         for (path, (index, number)) in own {
             if others.get(path).map(|(_, other)| other) != Some(number) {
@@ -164,7 +169,8 @@ struct Pair<'a> {
     after: NodeIndex,
 }
 
-/// Returns true if a chunk outside the grid of `array` may be inside that of `is` without having been written.
+/// Returns true if a chunk outside the grid of `array` may be inside that of `is` without having
+/// been written.
 fn uncovers(array: &Array, is: &Array) -> bool {
     let shrank = std::iter::zip(&array.grid, &is.grid).any(|(was, is)| was > is);
     let beyond = |(extent, length): (&(u32, u32), &u32)| extent.1 > *length;
@@ -179,7 +185,8 @@ impl<'a> Pair<'a> {
 
     /// Compares the `zarr.json` of the node.
     fn compare_documents(&self, found: &mut Difference) {
-        let (was, is) = (self.old.zarr_json(self.before), self.new.zarr_json(self.after));
+        let was = self.old.zarr_json(self.before);
+        let is = self.new.zarr_json(self.after);
         if was == is {
             return;
         }
@@ -192,7 +199,8 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Returns true if the node is an array of which some chunks may differ. If all of them do, adds them.
+    /// Returns true if the node is an array of which some chunks may differ. If all of them do,
+    /// adds them.
     fn may_have_other_chunks(&self, found: &mut Difference) -> bool {
         match (self.old.table().array(self.before), self.new.table().array(self.after)) {
             (None, None) => false,
@@ -228,7 +236,8 @@ impl<'a> Pair<'a> {
         match written.filter(|_| was.grid == is.grid || !uncovers(was, is)) {
             Some(written) => {
                 for coords in written.get(&was.id).into_iter().flatten() {
-                    let (was, is) = (old.payload_at(before, coords).await?, new.payload_at(after, coords).await?);
+                    let was = old.payload_at(before, coords).await?;
+                    let is = new.payload_at(after, coords).await?;
                     if was != is {
                         self.add_chunk(coords, (was.is_some(), is.is_some()), &mut part).await?;
                     }

@@ -1,20 +1,23 @@
 //! Follow: a read-only mount that moves to the tip of its branch by itself, and as a whole.
 //!
-//! Three invariants hold. A program reads an open file to its end unchanged. A file that is opened after the move is of the new
-//! commit. Unchanged files stay in the kernel's caches.
+//! Three invariants hold. A program reads an open file to its end unchanged. A file that is opened
+//! after the move is of the new commit. Unchanged files stay in the kernel's caches.
 //!
-//! The kernel has one page cache per inode, so a file whose bytes change while it is open becomes another inode
-//! ([`icechunkfs_tree::tree::numbering::Renumbered`]); the old number means the old bytes until the file is closed. All other files keep their
-//! numbers, and those that changed are invalidated. A move has four steps:
+//! The kernel has one page cache per inode, so a file whose bytes change while it is open becomes
+//! another inode ([`icechunkfs_tree::tree::numbering::Renumbered`]); the old number means the old
+//! bytes until the file is closed. All other files keep their numbers, and those that changed are
+//! invalidated. A move has four steps:
 //!
 //! 1. [`mod@difference`] compares the snapshots.
-//! 2. The kernel may no longer cache replies, and everything that will change is invalidated. Requests are still answered from the
-//!    old snapshot, for this moment only.
+//! 2. The kernel may no longer cache replies, and everything that will change is invalidated.
+//!    Requests are still answered from the old snapshot, for this moment only.
 //! 3. The new tree replaces the old one, under the lock that counts open files ([`shown`]).
-//! 4. The kernel may cache replies again, and everything that was looked up in between is invalidated.
+//! 4. The kernel may cache replies again, and everything that was looked up in between is
+//!    invalidated.
 //!
-//! Step 3 is thus the one moment of the switch: every name and file is the old snapshot's before it and the new one's after it.
-//! Nothing waits except an open of a file that was read in between, until step 4 has ended.
+//! Step 3 is thus the one moment of the switch: every name and file is the old snapshot's before it
+//! and the new one's after it. Nothing waits except an open of a file that was read in between,
+//! until step 4 has ended.
 
 pub mod difference;
 pub mod shown;
@@ -38,7 +41,8 @@ use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::NodeTable;
 use icechunkfs_tree::tree::numbering::Numbering;
 
-/// Longest wait of a move for requests that began before the switch. Requests that take longer began long before.
+/// Longest wait of a move for requests that began before the switch. Requests that take longer
+/// began long before.
 const OLD_REQUESTS: Duration = Duration::from_secs(5);
 
 /// Branch that a mount follows.
@@ -63,8 +67,8 @@ impl std::fmt::Debug for Follower {
 }
 
 impl Follower {
-    /// Creates a follower of `branch` of `repository` from `tree` on, numbered by `numbering`, that polls every
-    /// `interval`.
+    /// Creates a follower of `branch` of `repository` from `tree` on, numbered by `numbering`, that
+    /// polls every `interval`.
     pub fn new(
         repository: &Repository,
         branch: &str,
@@ -138,7 +142,8 @@ impl Follower {
         let open = self.shown.stop_caching();
         self.invalidate(difference.before(&old, &open)).await?;
         let moved = self.shown.replace(&old, new, &difference);
-        // A reply from the old snapshot must not enter the kernel's caches after the last invalidation.
+        // A reply from the old snapshot must not enter the kernel's caches after the last
+        // invalidation.
         let deadline = tokio::time::Instant::now() + OLD_REQUESTS;
         while Arc::strong_count(&moved.before) > 1 && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -149,7 +154,9 @@ impl Follower {
         if let Some(kernel) = self.kernel.get() {
             announce_head(Arc::clone(kernel)).await?;
         }
-        let (branch, names, files) = (&self.branch, difference.names.len(), difference.files.len());
+        let branch = &self.branch;
+        let names = difference.names.len();
+        let files = difference.files.len();
         info!("branch {branch} is followed to snapshot {tip}: {names} names and the bytes of {files} files differ");
         Ok(())
     }

@@ -13,7 +13,8 @@ use icechunkfs_tree::tree::numbering::Renumbered;
 use icechunkfs_views::views::ViewTree;
 use icechunkfs_views::views::native::NativeView;
 
-/// First number of files that have become other inodes: above all numbers of places, below those that directory offsets need.
+/// First number of files that have become other inodes: above all numbers of places, below those
+/// that directory offsets need.
 const OTHER_INODES: u64 = 1 << 61;
 
 /// State that requests are answered from. One request has one view from its beginning to its end.
@@ -24,7 +25,8 @@ pub struct View {
     time: SystemTime,
     /// True if the kernel may cache the replies.
     cacheable: bool,
-    /// Open files that have become other inodes, by their old numbers, with the trees that they are read from.
+    /// Open files that have become other inodes, by their old numbers, with the trees that they are
+    /// read from.
     retired: HashMap<u64, Arc<Tree>>,
 }
 
@@ -89,7 +91,8 @@ struct Moves {
     renumbered: Renumbered,
     last_number: u64,
     next_listing: u64,
-    /// Files of which the kernel may still cache old bytes, and a signal for when it no longer does.
+    /// Files of which the kernel may still cache old bytes, and a signal for when it no longer
+    /// does.
     stale: Option<(Arc<HashSet<u64>>, watch::Sender<()>)>,
 }
 
@@ -135,8 +138,8 @@ impl ViewState {
         std::ptr::eq(&raw const **self.view.read(), view)
     }
 
-    /// Opens file `number` and returns its view. None if the file has become another inode: the kernel must look its name up
-    /// again.
+    /// Opens file `number` and returns its view. None if the file has become another inode: the
+    /// kernel must look its name up again.
     pub async fn open(&self, number: u64) -> Option<Arc<View>> {
         let Some(moves) = &self.moves else { return Some(self.view()) };
         loop {
@@ -187,7 +190,8 @@ impl ViewState {
         (moves.next_listing, self.view.read().cacheable)
     }
 
-    /// Returns the view with which listing `handle` continues at `offset`: the one that it began with.
+    /// Returns the view with which listing `handle` continues at `offset`: the one that it began
+    /// with.
     pub fn listing(&self, handle: u64, offset: u64) -> Arc<View> {
         if self.moves.is_none() {
             return self.view();
@@ -228,7 +232,9 @@ impl ViewState {
         let mut moves = moves.lock();
         let mut view = self.view.write();
         let opened = std::mem::take(&mut moves.opened);
-        let (mut retired, mut gone, mut stale) = (view.retired.clone(), Vec::new(), HashSet::new());
+        let mut retired = view.retired.clone();
+        let mut gone = Vec::new();
+        let mut stale = HashSet::new();
         for number in opened {
             if retired.contains_key(&number) || !difference.is_changed(old, number) {
                 continue;

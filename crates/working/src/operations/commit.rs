@@ -1,4 +1,5 @@
-//! Commit: the frozen tree is checked, the engine publishes a snapshot, and the tree is rebased onto it.
+//! Commit: the frozen tree is checked, the engine publishes a snapshot, and the tree is rebased
+//! onto it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,7 +35,8 @@ use icechunkfs_repo::commit::progress::CommitProgress;
 use icechunkfs_repo::commit::rebase::commits_since;
 use icechunkfs_repo::commit::warnings::{Warning, warnings_of};
 
-/// Longest wait for files to be closed before a commit is refused. Closes under way take microseconds.
+/// Longest wait for files to be closed before a commit is refused. Closes under way take
+/// microseconds.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Interval between checks for open or mapped files.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -65,8 +67,9 @@ pub struct CommitOptions {
 impl Session {
     /// Commits the change set of the working tree.
     ///
-    /// Fails with [`ErrorKind::Busy`] if files are open for writing, [`ErrorKind::InvalidInput`] if there are violations (the
-    /// message lists them), [`ErrorKind::Stale`] if a concurrent commit conflicts; the working tree then stays as it is.
+    /// Fails with [`ErrorKind::Busy`] if files are open for writing, [`ErrorKind::InvalidInput`] if
+    /// there are violations (the message lists them), [`ErrorKind::Stale`] if a concurrent commit
+    /// conflicts; the working tree then stays as it is.
     pub async fn commit(&self, options: CommitOptions) -> Result<Committed> {
         let _turn = self.take_turn().await;
         self.resolve_pending().await?;
@@ -81,7 +84,8 @@ impl Session {
             let detected = self.refuse_mapped(detected).await?;
             let detected = self.own_foreign(&guard, detected).await?;
             let untracked = detected.untracked_paths();
-            // An earlier commit that seemed to fail may have landed; an empty change set then has to undo it.
+            // An earlier commit that seemed to fail may have landed; an empty change set then has
+            // to undo it.
             if detected.changes.is_empty() && !options.amend && self.working.unpublished().is_empty() {
                 return Ok(Committed { untracked, ..Committed::default() });
             }
@@ -97,7 +101,8 @@ impl Session {
             let (committed, invalidations) = published?;
             (base.id(), (Committed { untracked, ungrouped, warnings, ..committed }, invalidations))
         };
-        // Sent once the tree lock is open: an invalidation may wait for requests that wait for the tree lock.
+        // Sent once the tree lock is open: an invalidation may wait for requests that wait for the
+        // tree lock.
         let shown = self.invalidate(invalidations).await;
         if let (Some(hook), Some(snapshot)) = (self.hook.get(), committed.snapshot) {
             hook.notify(NewCommit { snapshot, parent, message });
@@ -106,8 +111,8 @@ impl Session {
         Ok(committed)
     }
 
-    /// Makes the foreign chunks inodes of the working tree with their own bytes: the commit deletes those that they show. They are then
-    /// untracked files like others.
+    /// Makes the foreign chunks inodes of the working tree with their own bytes: the commit deletes
+    /// those that they show. They are then untracked files like others.
     async fn own_foreign(&self, guard: &TreeGuard<'_>, detected: DetectedChanges) -> Result<DetectedChanges> {
         if detected.foreign.is_empty() {
             return Ok(detected);
@@ -136,7 +141,8 @@ impl Session {
         self.working.complete_sparse(&detected.data_files()).await?;
         self.spare_open_files(&mut detected);
         let base = self.working.base();
-        let (working, marking) = (Arc::clone(&self.working), Arc::clone(&self.working));
+        let working = Arc::clone(&self.working);
+        let marking = Arc::clone(&self.working);
         let message = if options.message.is_empty() { DEFAULT_MESSAGE.to_owned() } else { options.message };
         let request = Request {
             branch: self.working.origin().branch.clone(),
@@ -171,7 +177,8 @@ impl Session {
             let commit: BoxFuture<'_, Result<CommitOutcome>> =
                 Box::pin(self.engine.commit(base.tree.snapshot(), &detected.changes, &request, &progress));
             match (commit.await, files.take()) {
-                // A garbage collection may just have removed the uploaded objects. The files still exist: they are uploaded again.
+                // A garbage collection may just have removed the uploaded objects. The files still
+                // exist: they are uploaded again.
                 (Err(error), Some(files)) if error.kind() == ErrorKind::Stale => {
                     detected.changes = files;
                     request.known_objects = self.use_uploads(&mut detected.changes).await?.1;
@@ -198,8 +205,8 @@ impl Session {
                 return Err(Error::new(ErrorKind::Stale, message));
             }
             CommitOutcome::Nothing if detected.changes.is_empty() => return Ok(Default::default()),
-            // A concurrent commit won every conflict (`theirs`), or an earlier commit of this mount landed late with the changes:
-            // the tree is still rebased.
+            // A concurrent commit won every conflict (`theirs`), or an earlier commit of this mount
+            // landed late with the changes: the tree is still rebased.
             CommitOutcome::Nothing => None,
             CommitOutcome::Committed { snapshot, rebased_over, kept: chunks } => {
                 kept = chunks;
@@ -233,7 +240,8 @@ impl Session {
         let tree = tree.context(not_shown)?;
         let has_given_way =
             |(_, id, coords): &&(_, NodeId, Coords)| kept.get(id).is_none_or(|kept| !kept.contains(coords));
-        // With several names, one that has given way is enough: the others have its number and its handles.
+        // With several names, one that has given way is enough: the others have its number and its
+        // handles.
         let given_up = may_give_way.iter().filter(has_given_way).map(|(data, ..)| *data).collect();
         let others = match remote_commits.as_slice() {
             [] => Others::Absent,
@@ -264,26 +272,31 @@ impl Session {
         self.conflicts.lock().clear();
     }
 
-    /// Returns a check for names of the tree that collide with a commit that it would be rebased onto.
+    /// Returns a check for names of the tree that collide with a commit that it would be rebased
+    /// onto.
     fn may_rebase_onto(&self, detected: &DetectedChanges) -> RebaseCheck {
-        let (working, reader) = (Arc::clone(&self.working), Arc::clone(&self.reader));
+        let working = Arc::clone(&self.working);
+        let reader = Arc::clone(&self.reader);
         let untracked = Arc::new(detected.untracked_entries());
         let paths: Arc<HashSet<String>> = Arc::new(detected.untracked_paths().into_iter().collect());
         Arc::new(move |snapshot, has_landed| {
-            let (working, reader, untracked) = (Arc::clone(&working), Arc::clone(&reader), Arc::clone(&untracked));
+            let working = Arc::clone(&working);
+            let reader = Arc::clone(&reader);
+            let untracked = Arc::clone(&untracked);
             let paths = Arc::clone(&paths);
             Box::pin(async move {
                 let tree = working.tree_of(Arc::clone(&snapshot), reader)?;
                 let mut collisions = working.collisions(&tree, &untracked).await?;
-                // A landed commit of this mount contains the names created here: only untracked names can collide with it.
+                // A landed commit of this mount contains the names created here: only untracked
+                // names can collide with it.
                 collisions.retain(|collision| !has_landed || paths.contains(&collision.path));
                 Ok(rebase::as_conflicts(collisions, &snapshot))
             })
         })
     }
 
-    /// Finds the files whose bytes a failed commit could not write to the disk. Returns `error`, with the paths of files that are marked
-    /// since `before`.
+    /// Finds the files whose bytes a failed commit could not write to the disk. Returns `error`,
+    /// with the paths of files that are marked since `before`.
     async fn after_flush_failure(&self, error: Error, before: &HashSet<DataFileId>) -> Error {
         if self.storage.local_files().is_some() && matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace) {
             let working = Arc::clone(&self.working);
@@ -302,7 +315,8 @@ impl Session {
         }
     }
 
-    /// Handles a failed commit. If it failed while publishing, it may be visible all the same, and then it is done.
+    /// Handles a failed commit. If it failed while publishing, it may be visible all the same, and
+    /// then it is done.
     async fn after_failure(
         &self,
         guard: &TreeGuard<'_>,
@@ -316,7 +330,8 @@ impl Session {
         match self.resolve_with(guard).await {
             Ok(Some((id, invalidations))) => {
                 tracing::warn!("the commit is visible as snapshot {id}, although: {error}");
-                let (nodes, chunks) = (detected.changes.node_count(), detected.changes.chunk_count());
+                let nodes = detected.changes.node_count();
+                let chunks = detected.changes.chunk_count();
                 Ok((Committed { snapshot: Some(id), nodes, chunks, ..Committed::default() }, invalidations))
             }
             Ok(None) => Err(error),
@@ -327,8 +342,8 @@ impl Session {
         }
     }
 
-    /// Determines the outcome of a commit that failed while publishing, if it is still unknown. Each operation that moves the tree begins
-    /// with it.
+    /// Determines the outcome of a commit that failed while publishing, if it is still unknown.
+    /// Each operation that moves the tree begins with it.
     pub(super) async fn resolve_pending(&self) -> Result<()> {
         self.remember_root().await?;
         if !self.working.is_undecided() && !self.working.may_land() {
@@ -356,8 +371,8 @@ impl Session {
         Ok(Some((id, invalidations)))
     }
 
-    /// Waits for files to be closed. The kernel reports a close only after `close` has returned: a program that closes a file and
-    /// then commits must not be refused because of that file.
+    /// Waits for files to be closed. The kernel reports a close only after `close` has returned: a
+    /// program that closes a file and then commits must not be refused because of that file.
     pub(super) async fn wait_for_closes(&self) {
         let deadline = tokio::time::Instant::now() + CLOSE_TIMEOUT;
         while self.working.any_open_for_writing() && tokio::time::Instant::now() < deadline {
@@ -365,13 +380,15 @@ impl Session {
         }
     }
 
-    /// Refuses files that are mapped for writing. A mapping of a passthrough file outlives the handle, and the kernel does not
-    /// report its end; bytes written through it after the commit would be lost, or change the object that the file was linked to.
+    /// Refuses files that are mapped for writing. A mapping of a passthrough file outlives the
+    /// handle, and the kernel does not report its end; bytes written through it after the commit
+    /// would be lost, or change the object that the file was linked to.
     async fn refuse_mapped(&self, mut detected: DetectedChanges) -> Result<DetectedChanges> {
         if !self.working.was_passthrough_used() {
             return Ok(detected);
         }
-        // The kernel's passthrough handles are open for writing, whatever programs do with them. Their files are not linked.
+        // The kernel's passthrough handles are open for writing, whatever programs do with them.
+        // Their files are not linked.
         let backed = self.working.passthrough_data();
         let look = move || {
             let mut mapped = Vec::new();
@@ -405,7 +422,8 @@ impl Session {
         Err(busy("mapped", &self.working.paths_of_data(&numbers)))
     }
 
-    /// Prevents linking of data files with passthrough, which must stay the working tree's: they are copied into the repository.
+    /// Prevents linking of data files with passthrough, which must stay the working tree's: they
+    /// are copied into the repository.
     fn spare_open_files(&self, detected: &mut DetectedChanges) {
         let backed = self.working.passthrough_data();
         if backed.is_empty() {

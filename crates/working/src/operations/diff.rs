@@ -84,7 +84,8 @@ impl Session {
         Ok(Diff { nodes, _memory: meter.into() })
     }
 
-    /// Returns the paths of arrays with changed chunks, and the chunks that are written and deleted.
+    /// Returns the paths of arrays with changed chunks, and the chunks that are written and
+    /// deleted.
     pub(super) fn changed_arrays<'a>(&self, detected: &'a DetectedChanges) -> Vec<(String, [Vec<&'a Coords>; 2])> {
         let base = self.working.base();
         let changes = &detected.changes;

@@ -1,7 +1,7 @@
 //! Check of a discard: the changes elsewhere are still there.
 //!
-//! A discard may drop what is at or below its path, and may put moved nodes back. A chunk or a document that was linked or moved to another
-//! node is a change of that node and must stay.
+//! A discard may drop what is at or below its path, and may put moved nodes back. A chunk or a
+//! document that was linked or moved to another node is a change of that node and must stay.
 
 use std::collections::BTreeMap;
 
@@ -31,8 +31,8 @@ struct WrittenFile {
     content: String,
 }
 
-/// Checks that all of `before` that is elsewhere than what a discard put back is in `after` too. Deletions may be taken back, since files
-/// that were moved to below the path return.
+/// Checks that all of `before` that is elsewhere than what a discard put back is in `after` too.
+/// Deletions may be taken back, since files that were moved to below the path return.
 pub(super) fn check_elsewhere(
     before: &DetectedChanges,
     after: &DetectedChanges,
@@ -58,7 +58,8 @@ pub(super) fn check_elsewhere(
 }
 
 fn written(changes: &ChangeSet, base: &Base) -> Result<Written> {
-    let (tree, ids) = (&base.tree, node_ids(&base.tree));
+    let tree = &base.tree;
+    let ids = node_ids(&base.tree);
     let base_path = |id: &NodeId| ids.get(id).map(|index| tree.path_of(&TreePlace::Directory(*index)));
     let moved: BTreeMap<NodeId, &str> = changes.moved.iter().map(|moved| (moved.node, moved.to.as_str())).collect();
     let documents: BTreeMap<NodeId, &WrittenNode> =

@@ -1,12 +1,14 @@
 //! Eager upload: stores chunks before the commit that refers to them (`--upload eager`).
 //!
-//! Over a network, the time of a commit is that of its chunks. A chunk that a program has closed will most likely be committed
-//! unchanged: it is uploaded while the program continues, under an ID that nothing refers to, and the commit only names it. If
-//! the file is written again, moved out of its array or removed, the object is garbage, like that of a failed commit.
+//! Over a network, the time of a commit is that of its chunks. A chunk that a program has closed
+//! will most likely be committed unchanged: it is uploaded while the program continues, under an ID
+//! that nothing refers to, and the commit only names it. If the file is written again, moved out of
+//! its array or removed, the object is garbage, like that of a failed commit.
 //!
-//! A file is uploaded if its name is a chunk key of its array, if it is large enough for a separate object (the commit packs
-//! small chunks), and if nobody can be writing to it ([`crate::overlay::uploads`]). The commit does not rely on this: it uploads
-//! what is missing. A failure therefore reaches no program; it is logged, and the upload is retried with backoff.
+//! A file is uploaded if its name is a chunk key of its array, if it is large enough for a separate
+//! object (the commit packs small chunks), and if nobody can be writing to it
+//! ([`crate::overlay::uploads`]). The commit does not rely on this: it uploads what is missing. A
+//! failure therefore reaches no program; it is logged, and the upload is retried with backoff.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -36,8 +38,8 @@ const MAX_DOCUMENT: u64 = 1 << 20;
 /// First and longest backoff after a failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-/// Age up to which an unreferenced object is assumed to exist. Garbage collections usually spare younger objects than about this;
-/// an older one is checked before a commit names it.
+/// Age up to which an unreferenced object is assumed to exist. Garbage collections usually spare
+/// younger objects than about this; an older one is checked before a commit names it.
 const TRUSTED_AGE: Duration = Duration::from_secs(3600);
 /// Longest time by which the clock of a machine that collects garbage may lag behind the local one.
 const SKEW: Duration = Duration::from_secs(3600);
@@ -110,7 +112,8 @@ impl Session {
         }
     }
 
-    /// Records the result of an upload. After a storage failure, waits for the other uploads and backs off.
+    /// Records the result of an upload. After a storage failure, waits for the other uploads and
+    /// backs off.
     async fn record_upload(&self, sent: Option<Joined>, running: &mut JoinSet<Sent>, failures: &mut u32) {
         let Some(Ok((id, sent))) = sent else { return };
         let Err(error) = sent else {
@@ -177,8 +180,8 @@ impl Session {
         }
     }
 
-    /// Waits for uploads under way, replaces files in `changes` by references to uploaded chunks, and returns these as known
-    /// objects. No upload begins while the hold exists.
+    /// Waits for uploads under way, replaces files in `changes` by references to uploaded chunks,
+    /// and returns these as known objects. No upload begins while the hold exists.
     pub(super) async fn use_uploads(&self, changes: &mut ChangeSet) -> Result<(UploadPause, Option<KnownObjects>)> {
         let hold = self.working.uploads().hold();
         if !self.working.uploads().is_enabled() {
@@ -234,7 +237,8 @@ impl Session {
         futures_util::stream::iter(looks).buffer_unordered(CONCURRENT_CHECKS).collect::<()>().await;
     }
 
-    /// Returns the data file of a written chunk with its current metadata; none if its size has changed meanwhile.
+    /// Returns the data file of a written chunk with its current metadata; none if its size has
+    /// changed meanwhile.
     fn data_file(&self, change: &ChunkChange) -> Result<Option<(DataFileId, Stat)>> {
         let ChunkChange::File(file) = change else { return Ok(None) };
         let Some(data) = DataFileId::from_file_name(&file.name) else { return Ok(None) };

@@ -1,8 +1,10 @@
-//! A command that runs after each commit of this mount, to notify people or to rebuild what depends on the data.
+//! A command that runs after each commit of this mount, to notify people or to rebuild what depends
+//! on the data.
 //!
-//! It runs after the commit is visible to everybody, and its failure changes nothing: it is logged. The commit does not wait for it, so it
-//! may itself read or write in the mount. Commands run one after another in the order of the commits. Others' commits run nothing here: their
-//! machines may, and a lakeFS or git user expects no less.
+//! It runs after the commit is visible to everybody, and its failure changes nothing: it is logged.
+//! The commit does not wait for it, so it may itself read or write in the mount. Commands run one
+//! after another in the order of the commits. Others' commits run nothing here: their machines may,
+//! and a lakeFS or git user expects no less.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -18,7 +20,8 @@ use icechunkfs_tree::mount_facts::MountFacts;
 /// Bytes of a command's output that are logged.
 const LOGGED: usize = 2000;
 
-/// Characters of a value in the environment: the kernel takes 128 KiB, with up to 4 bytes a character.
+/// Characters of a value in the environment: the kernel takes 128 KiB, with up to 4 bytes a
+/// character.
 const MAX_VALUE: usize = 30_000;
 
 /// Commit that a command is told of.
@@ -77,9 +80,10 @@ async fn run(command: &str, facts: &MountFacts, commit: &NewCommit) {
             let said = [output.stdout, output.stderr].concat();
             let said = said.get(..LOGGED).unwrap_or(&said);
             let said = printable::line(String::from_utf8_lossy(said).trim());
-            match output.status.success() {
-                true => info!("--on-commit after {}: done {said}", commit.snapshot),
-                false => warn!("--on-commit after {}: {}: {said}", commit.snapshot, output.status),
+            if output.status.success() {
+                info!("--on-commit after {}: done {said}", commit.snapshot)
+            } else {
+                warn!("--on-commit after {}: {}: {said}", commit.snapshot, output.status)
             }
         }
         Err(error) => warn!("--on-commit after {}: /bin/sh: {error}", commit.snapshot),

@@ -21,8 +21,8 @@ pub(super) async fn origin_of(repository: &Repository, branch: &str) -> Result<O
     Ok(Origin { repository: repository.storage().location().to_owned(), branch: branch.to_owned(), identity })
 }
 
-/// Checks that the changes in `scratch`, made to `recorded`, belong to `repository`, which is `now`. Returns a message if the
-/// repository has moved.
+/// Checks that the changes in `scratch`, made to `recorded`, belong to `repository`, which is
+/// `now`. Returns a message if the repository has moved.
 ///
 /// Fails with [`ErrorKind::InvalidInput`] if they belong to another repository.
 pub(super) async fn compare(

@@ -21,14 +21,15 @@ use icechunkfs_repo::repo::Repository;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace};
 
-/// Receiver of invalidations for changes that did not come through the kernel. Calls may wait for requests to be answered: the
-/// caller may hold no lock, and nothing that a request needs.
+/// Receiver of invalidations for changes that did not come through the kernel. Calls may wait for
+/// requests to be answered: the caller may hold no lock, and nothing that a request needs.
 pub trait Invalidator: Send + Sync {
-    /// Sends an invalidation to the kernel. An invalidation of an unknown name or inode has no effect.
+    /// Sends an invalidation to the kernel. An invalidation of an unknown name or inode has no
+    /// effect.
     fn invalidate(&self, invalidation: &Invalidation);
 
-    /// Has the kernel forget the names below `.icechunk` that mean another tree since the mount shows another snapshot, and then tells programs
-    /// that watch `.icechunk/HEAD`.
+    /// Has the kernel forget the names below `.icechunk` that mean another tree since the mount
+    /// shows another snapshot, and then tells programs that watch `.icechunk/HEAD`.
     fn head_moved(&self);
 }
 
@@ -41,7 +42,8 @@ pub async fn announce_head(kernel: Arc<dyn Invalidator>) -> Result<()> {
     .await
 }
 
-/// Sends invalidations to the kernel, on a thread that may block. Returns when the kernel has carried them out.
+/// Sends invalidations to the kernel, on a thread that may block. Returns when the kernel has
+/// carried them out.
 pub async fn invalidate_all(kernel: Arc<dyn Invalidator>, invalidations: Vec<Invalidation>) -> Result<()> {
     blocking(move || {
         invalidations.iter().for_each(|invalidation| kernel.invalidate(invalidation));
@@ -68,9 +70,10 @@ impl Session {
             invalidate_all(Arc::clone(&kernel), files.clone()).await?;
             let again = if names.is_empty() { Vec::new() } else { files };
             invalidate_all(Arc::clone(&kernel), names).await?;
-            // Lookups and listings that had been answered before the move are through by now, and may have brought inodes that the kernel did not
-            // know before, with their old lengths. No file may be opened before: where an invalidation overtakes a program's `fstat`, the kernel
-            // gives the program the new length and keeps the old one.
+            // Lookups and listings that had been answered before the move are through by now, and
+            // may have brought inodes that the kernel did not know before, with their old lengths.
+            // No file may be opened before: where an invalidation overtakes a program's `fstat`,
+            // the kernel gives the program the new length and keeps the old one.
             invalidate_all(Arc::clone(&kernel), again).await?;
         }
         self.working.settle();
@@ -84,9 +87,10 @@ impl Session {
     }
 }
 
-/// Returns the numbers of the chunks of the base that a commit of `changes` gives other bytes. Numbers follow from places, and the kernel has the bytes of
-/// these chunks as they were, as long as a program watches them, say: it must forget them. Of those that were changed in their places, which
-/// are left out, it has the new ones. To be asked before the move.
+/// Returns the numbers of the chunks of the base that a commit of `changes` gives other bytes.
+/// Numbers follow from places, and the kernel has the bytes of these chunks as they were, as long
+/// as a program watches them, say: it must forget them. Of those that were changed in their places,
+/// which are left out, it has the new ones. To be asked before the move.
 pub(super) fn changed_numbers(working: &WorkingTree, changes: &ChangeSet) -> Vec<Ino> {
     let base = working.base();
     let ids = node_ids(&base.tree);
@@ -99,8 +103,9 @@ pub(super) fn changed_numbers(working: &WorkingTree, changes: &ChangeSet) -> Vec
     working.unless_in_place(places)
 }
 
-/// Returns what the kernel must forget when the base moves from `old` to `new`: arrays whose chunks have other numbers, and the
-/// remote changes in `commits`. `moved` are the local moves. To be asked before the move, during which files are not opened.
+/// Returns what the kernel must forget when the base moves from `old` to `new`: arrays whose chunks
+/// have other numbers, and the remote changes in `commits`. `moved` are the local moves. To be
+/// asked before the move, during which files are not opened.
 pub(super) async fn base_invalidations(
     repository: &Repository,
     (old, new): (&Tree, &Tree),
@@ -111,11 +116,13 @@ pub(super) async fn base_invalidations(
     if commits.is_empty() && new.table().has_numbers_of(old.table()) {
         return Vec::new();
     }
-    let (old_ids, mut new_ids) = (node_ids(old), Arc::unwrap_or_clone(node_ids(new)));
+    let old_ids = node_ids(old);
+    let mut new_ids = Arc::unwrap_or_clone(node_ids(new));
     let renumbered = old_ids.iter().filter_map(|(id, before)| renumbered_array(old, new, *before, *new_ids.get(id)?));
     let mut invalidations: HashSet<Invalidation> = renumbered.collect();
     for one in moved {
-        // A move that the format does not allow creates another node, which gets the remote changes to the old one.
+        // A move that the format does not allow creates another node, which gets the remote changes
+        // to the old one.
         if let (Entry::Vacant(free), Some(TreePlace::Directory(index))) =
             (new_ids.entry(one.node), new.place_of(&one.to))
         {
@@ -171,10 +178,11 @@ fn add_logged(
     Ok(())
 }
 
-/// Returns the invalidation of an array, node `before` of `old` and `after` of `new`, if its chunks have other numbers now: all
-/// its files must be looked up again.
+/// Returns the invalidation of an array, node `before` of `old` and `after` of `new`, if its chunks
+/// have other numbers now: all its files must be looked up again.
 fn renumbered_array(old: &Tree, new: &Tree, before: NodeIndex, after: NodeIndex) -> Option<Invalidation> {
-    let (was, is) = (old.table().array(before)?, new.table().array(after)?);
+    let was = old.table().array(before)?;
+    let is = new.table().array(after)?;
     if was.first_number == is.first_number {
         return None;
     }

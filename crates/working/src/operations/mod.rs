@@ -1,7 +1,8 @@
 //! Operations on a whole working tree: commit, refresh, discard, status and diff.
 //!
-//! [`changes`] detects the change set, the engine ([`icechunkfs_repo::commit`]) commits it, and [`rebase`] puts the tree on the new
-//! snapshot. One commit, refresh or discard runs at a time; requests that change the tree wait for it, reads do not.
+//! [`changes`] detects the change set, the engine ([`icechunkfs_repo::commit`]) commits it, and
+//! [`rebase`] puts the tree on the new snapshot. One commit, refresh or discard runs at a time;
+//! requests that change the tree wait for it, reads do not.
 
 pub mod changes;
 mod commit;
@@ -91,7 +92,8 @@ impl Drop for Turn<'_> {
 }
 
 impl Session {
-    /// Creates a session of `working`, which `engine` commits to the repository in `storage`; `reader` reads that repository.
+    /// Creates a session of `working`, which `engine` commits to the repository in `storage`;
+    /// `reader` reads that repository.
     pub fn new(
         working: Arc<WorkingTree>,
         storage: Arc<dyn Storage>,
@@ -119,7 +121,8 @@ impl Session {
 
     /// Returns the text of `.icechunk/stats`.
     pub async fn stats(&self) -> Result<String> {
-        let (working, reader) = (Arc::clone(&self.working), Arc::clone(&self.reader));
+        let working = Arc::clone(&self.working);
+        let reader = Arc::clone(&self.reader);
         blocking(move || Ok(metrics::render(&[reader.gauges().metrics(), working.gauges()].concat()))).await
     }
 

@@ -1,7 +1,8 @@
 //! Paths in commands: from what a user names to a path of the repository.
 //!
-//! A mount may show one node only (`--root`), and may show it as a directory of its own root (`--subdir`). What lies outside of that node
-//! cannot be seen in the mount, and no command that names a path may change it.
+//! A mount may show one node only (`--root`), and may show it as a directory of its own root
+//! (`--subdir`). What lies outside of that node cannot be seen in the mount, and no command that
+//! names a path may change it.
 
 use serde_json::{Map, Value};
 
@@ -26,7 +27,8 @@ pub struct ShownPart {
 }
 
 impl ShownPart {
-    /// Returns the part that a mount with these options shows. Daemons of versions without the options show everything.
+    /// Returns the part that a mount with these options shows. Daemons of versions without the
+    /// options show everything.
     pub fn of(options: &Map<String, Value>) -> Self {
         let option = |name: &str| options.get(name).and_then(Value::as_str);
         let root = format!("/{}", option("root").unwrap_or_default());
@@ -38,9 +40,11 @@ impl ShownPart {
         &self.root
     }
 
-    /// Returns the path in the repository of `inside`, which is relative to the mountpoint. The mountpoint itself is the shown node.
+    /// Returns the path in the repository of `inside`, which is relative to the mountpoint. The
+    /// mountpoint itself is the shown node.
     ///
-    /// Errors: [`ErrorKind::InvalidInput`] for a path with `..`, [`ErrorKind::NotFound`] for one beside the directory of `--subdir`.
+    /// Errors: [`ErrorKind::InvalidInput`] for a path with `..`, [`ErrorKind::NotFound`] for one
+    /// beside the directory of `--subdir`.
     pub fn path_of(&self, inside: &str) -> Result<String> {
         let path = absolute_path(inside)?;
         let rest = match &self.subdir {
@@ -48,7 +52,8 @@ impl ShownPart {
             Some(name) => {
                 let rest = path.strip_prefix('/').and_then(|path| path.strip_prefix(name.as_str()));
                 rest.filter(|rest| rest.is_empty() || rest.starts_with('/')).ok_or_else(|| {
-                    let (path, name) = (printable::line(inside), printable::line(name));
+                    let path = printable::line(inside);
+                    let name = printable::line(name);
                     Error::new(
                         ErrorKind::NotFound,
                         format!("{path}: no such name: the root of this mount has `{name}` only"),
@@ -66,13 +71,15 @@ impl ShownPart {
         if is_below(path, &self.root) {
             return Ok(());
         }
-        let (path, root) = (printable::line(path), printable::line(&self.root));
+        let path = printable::line(path);
+        let root = printable::line(&self.root);
         Err(Error::invalid(format!(
             "{path} is outside of {root}, the root of this mount: name a path at or below {root}, as `status` shows it"
         )))
     }
 
-    /// Fails if a discard at `path` would take back a move that crosses the border of the shown node.
+    /// Fails if a discard at `path` would take back a move that crosses the border of the shown
+    /// node.
     pub(super) fn check_moves(&self, detected: &DetectedChanges, path: &str) -> Result<()> {
         let crossing = detected.changes.moved.iter().find(|moved| {
             let is_at_path = is_below(&moved.from, path) || is_below(&moved.to, path);
@@ -100,7 +107,8 @@ impl Session {
         ShownPart::of(&self.facts.options)
     }
 
-    /// Remembers the directory that the mount shows. Must run before the tree moves for the first time.
+    /// Remembers the directory that the mount shows. Must run before the tree moves for the first
+    /// time.
     pub(super) async fn remember_root(&self) -> Result<()> {
         if self.shown_inode.get().is_none() {
             let shown = self.inode_at(self.shown_part().root()).await?;
@@ -110,7 +118,8 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the path of the mount's root if it is no longer that of the directory that the mount shows; none otherwise.
+    /// Returns the path of the mount's root if it is no longer that of the directory that the mount
+    /// shows; none otherwise.
     pub(super) async fn lost_root(&self) -> Result<Option<String>> {
         self.remember_root().await?;
         let shown = self.shown_part();
@@ -122,7 +131,8 @@ impl Session {
     async fn inode_at(&self, path: &str) -> Result<Option<Ino>> {
         let mut number = Ino::ROOT;
         for part in path.split('/').filter(|part| !part.is_empty()) {
-            // The lookup counts as one of the kernel's: the few directories on the path are never forgotten.
+            // The lookup counts as one of the kernel's: the few directories on the path are never
+            // forgotten.
             let found = self.working.lookup(number, &Name::new(part.as_bytes())).await?;
             let Some(found) = found.filter(|found| found.kind == libc::S_IFDIR) else { return Ok(None) };
             number = found.number;
@@ -130,11 +140,12 @@ impl Session {
         Ok(Some(number))
     }
 
-    /// Converts `path` to a path of the repository: an absolute path below the mountpoint is one of the mount, any other is one of the
-    /// repository, as `status` shows it. `.` and the empty path are the root of the mount.
+    /// Converts `path` to a path of the repository: an absolute path below the mountpoint is one of
+    /// the mount, any other is one of the repository, as `status` shows it. `.` and the empty path
+    /// are the root of the mount.
     ///
-    /// Errors: those of [`ShownPart::path_of`]; [`ErrorKind::InvalidInput`] for a path that the mount does not show, and
-    /// [`ErrorKind::Stale`] if what it shows is elsewhere now.
+    /// Errors: those of [`ShownPart::path_of`]; [`ErrorKind::InvalidInput`] for a path that the
+    /// mount does not show, and [`ErrorKind::Stale`] if what it shows is elsewhere now.
     pub(super) async fn repository_path(&self, path: &str) -> Result<String> {
         let shown = self.shown_part();
         if let Some(root) = self.lost_root().await? {
@@ -154,7 +165,8 @@ impl Session {
     }
 }
 
-/// Returns what `status` says when the path `root` is no longer that of the directory that the mount shows.
+/// Returns what `status` says when the path `root` is no longer that of the directory that the
+/// mount shows.
 pub(super) fn lost_root_message(root: &str) -> String {
     let root = printable::line(root);
     format!(
@@ -163,7 +175,8 @@ pub(super) fn lost_root_message(root: &str) -> String {
     )
 }
 
-/// Returns true if `path` has something in `tree`, the base, or in `frozen`, the changes to it. A name that was removed counts.
+/// Returns true if `path` has something in `tree`, the base, or in `frozen`, the changes to it. A
+/// name that was removed counts.
 pub(super) async fn is_known(frozen: &Frozen, tree: &Tree, path: &str) -> Result<bool> {
     if let Some(place) = tree.place_of(path)
         && tree.has(&place).await?

@@ -1,7 +1,7 @@
 //! Rebase with a check: the working tree moves to another snapshot only if its changes survive.
 //!
-//! The check does not know the merge. It compares the changes that `detect_changes` finds in the files before and after, and
-//! refuses every difference that it cannot explain.
+//! The check does not know the merge. It compares the changes that `detect_changes` finds in the
+//! files before and after, and refuses every difference that it cannot explain.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -51,7 +51,8 @@ pub(super) async fn rebase_uncommitted(
     install(working, guard, candidate, new_ids, &Accept::Kept(before, tree)).await.map(Rebased::Done)
 }
 
-/// Rebases `working` onto `tree`, the snapshot that its changes, `before`, were committed as over the commits of `others`.
+/// Rebases `working` onto `tree`, the snapshot that its changes, `before`, were committed as over
+/// the commits of `others`.
 pub(super) async fn follow_commit(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
@@ -147,7 +148,8 @@ impl Accept<'_> {
     }
 }
 
-/// Installs `candidate` if `accept` takes the changes that are detected in it. Files of the base that programs have open keep their bytes.
+/// Installs `candidate` if `accept` takes the changes that are detected in it. Files of the base
+/// that programs have open keep their bytes.
 async fn install(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
@@ -158,7 +160,8 @@ async fn install(
     let checked = async {
         working.keep_open_files(guard, &mut candidate).await?;
         check_candidate(working, &candidate, new_ids, accept).await?;
-        // The check takes long enough for other files to be opened. They are few, and each of them changes one name alone.
+        // The check takes long enough for other files to be opened. They are few, and each of them
+        // changes one name alone.
         working.hold_opens(&candidate);
         working.keep_open_files(guard, &mut candidate).await
     };
@@ -178,7 +181,8 @@ async fn check_candidate(
     new_ids: &NewIds,
     accept: &Accept<'_>,
 ) -> Result<()> {
-    let (base, frozen) = (Arc::clone(candidate.base()), candidate.frozen());
+    let base = Arc::clone(candidate.base());
+    let frozen = candidate.frozen();
     let after = detect_changes(base, &candidate.contents(working), &frozen, new_ids).await?;
     accept.check(&after, candidate).await
 }
@@ -251,8 +255,10 @@ fn check_same(before: &Summary, after: &Summary, is_free: impl Fn(&Item, &str) -
 
 /// Checks that the changes are the same over the new base, except for deletions made on both sides.
 async fn check_kept(before: &DetectedChanges, after: &DetectedChanges, tree: &Tree) -> Result<()> {
-    let (before, after) = (summary(before), summary(after));
-    // Violations are found in the files that programs touched: their number and wording may differ, their existence may not.
+    let before = summary(before);
+    let after = summary(after);
+    // Violations are found in the files that programs touched: their number and wording may differ,
+    // their existence may not.
     let is_violation = |item: &Item| matches!(item, Item::Violation(_));
     let violation = |changes: &Summary| changes.keys().find(|item| is_violation(item)).cloned();
     match (violation(&before), violation(&after)) {
@@ -281,7 +287,8 @@ async fn check_kept(before: &DetectedChanges, after: &DetectedChanges, tree: &Tr
 /// Checks that no change is left after a commit, and that no untracked file is lost.
 fn check_committed(before: &DetectedChanges, after: &DetectedChanges) -> Result<()> {
     let untracked = |item: &&Item| matches!(item, Item::Untracked(_));
-    let (before, after) = (summary(before), summary(after));
+    let before = summary(before);
+    let after = summary(after);
     if let Some((item, how)) = after.iter().find(|(item, _)| !untracked(item)) {
         return Err(unaccounted(&format!("{item:?} would still be {how}")));
     }
@@ -291,9 +298,11 @@ fn check_committed(before: &DetectedChanges, after: &DetectedChanges) -> Result<
     }
 }
 
-/// Checks that a discard adds no change and loses no untracked file. A file may return to the old place of its directory.
+/// Checks that a discard adds no change and loses no untracked file. A file may return to the old
+/// place of its directory.
 fn check_discarded(before: &DetectedChanges, after: &DetectedChanges, candidate: &Candidate) -> Result<()> {
-    let (before, after) = (summary(before), summary(after));
+    let before = summary(before);
+    let after = summary(after);
     // A file that returns with its directory may have the name of a chunk there.
     check_same(&before, &after, |item, how| match item {
         Item::Untracked(_) | Item::Violation(_) => true,
@@ -321,7 +330,8 @@ fn check_untracked_kept(candidate: &Candidate) -> Result<()> {
     }
 }
 
-/// Returns the error of a rebase with violations: the meaning of these files on the new base is not certain.
+/// Returns the error of a rebase with violations: the meaning of these files on the new base is not
+/// certain.
 fn violations_error(error: &Error) -> Error {
     Error::new(
         ErrorKind::Stale,

@@ -43,9 +43,11 @@ pub struct RecoveryOptions<'a> {
     pub limit: u64,
 }
 
-/// Opens the working tree of a branch on the base that its scratch directory records, or else on the tip.
+/// Opens the working tree of a branch on the base that its scratch directory records, or else on
+/// the tip.
 ///
-/// `reader` creates the reader once the snapshot is known. Returns, besides, a message for the user about uncommitted work.
+/// `reader` creates the reader once the snapshot is known. Returns, besides, a message for the user
+/// about uncommitted work.
 pub async fn open(
     repository: &Repository,
     opening: &RecoveryOptions<'_>,
@@ -93,7 +95,8 @@ pub async fn open(
     Ok((working, reader, message))
 }
 
-/// Loads the snapshot that `recovered` is based on, or else the tip. Without work to resume, a base that was removed is given up.
+/// Loads the snapshot that `recovered` is based on, or else the tip. Without work to resume, a base
+/// that was removed is given up.
 async fn load_base(
     repository: &Repository,
     opening: &RecoveryOptions<'_>,
@@ -134,8 +137,9 @@ pub(super) async fn tree_at(
     working.tree_of(snapshot, Arc::clone(reader))
 }
 
-/// Finishes a commit that was interrupted around its publication as `id`: if the branch has it, rebases the tree onto it;
-/// and returns what the kernel must forget; otherwise returns none. Nothing may have changed the tree since.
+/// Finishes a commit that was interrupted around its publication as `id`: if the branch has it,
+/// rebases the tree onto it; and returns what the kernel must forget; otherwise returns none.
+/// Nothing may have changed the tree since.
 pub(super) async fn finish(
     repository: &Repository,
     working: &WorkingTree,
@@ -169,7 +173,8 @@ pub(super) async fn finish(
     Ok(Some(invalidations))
 }
 
-/// Returns the commit of this mount that is on the branch although it was given up and the tree has changed since.
+/// Returns the commit of this mount that is on the branch although it was given up and the tree has
+/// changed since.
 pub(super) async fn find_landed(
     repository: &Repository,
     working: &WorkingTree,
@@ -190,7 +195,8 @@ pub(super) fn landed_message(landed: ObjectId) -> String {
     )
 }
 
-/// Rebases a tree without changes onto the tip; returns a message about uncommitted changes or obstacles.
+/// Rebases a tree without changes onto the tip; returns a message about uncommitted changes or
+/// obstacles.
 async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Reader>) -> Result<Option<String>> {
     let frozen = working.freeze();
     let detected = detect_changes(working.base(), working, &frozen, &NewIds::default()).await?;
@@ -231,7 +237,8 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         }
         return Ok(None);
     }
-    let (nodes, chunks) = (detected.changes.node_count(), detected.changes.chunk_count());
+    let nodes = detected.changes.node_count();
+    let chunks = detected.changes.chunk_count();
     let moved = match tip {
         Ok(tip) if tip == base => "",
         Ok(tip) if matches!(repository.is_ancestor(base, tip).await, Ok(false)) => "; the branch was reset since",

@@ -16,11 +16,11 @@ use icechunkfs_repo::compare::scope::is_below;
 use icechunkfs_repo::repo::Repository;
 
 impl Session {
-    /// Discards the uncommitted changes at and below `path`, or all of them, whatever the mount shows, if it is empty. Untracked files
-    /// stay.
+    /// Discards the uncommitted changes at and below `path`, or all of them, whatever the mount
+    /// shows, if it is empty. Untracked files stay.
     ///
-    /// Errors: [`ErrorKind::NotFound`] if neither the snapshot nor a change has the path, [`ErrorKind::InvalidInput`] if the mount does not
-    /// show it.
+    /// Errors: [`ErrorKind::NotFound`] if neither the snapshot nor a change has the path,
+    /// [`ErrorKind::InvalidInput`] if the mount does not show it.
     pub async fn discard(&self, path: &str) -> Result<String> {
         let _turn = self.take_turn().await;
         self.resolve_pending().await?;
@@ -86,9 +86,10 @@ impl Session {
                 ));
             }
             let detected =
-                match self.working.preserve(&guard, &detected.untracked_entries(), &detected.foreign_places()).await? {
-                    true => self.detect_changes().await?.1,
-                    false => detected,
+                if self.working.preserve(&guard, &detected.untracked_entries(), &detected.foreign_places()).await? {
+                    self.detect_changes().await?.1
+                } else {
+                    detected
                 };
             let tree = self.working.tree_of(compared.tip, Arc::clone(&self.reader))?;
             let mut invalidations = base_invalidations(&repository, (&base.tree, &tree), &compared.commits, &[]).await;
@@ -113,8 +114,9 @@ impl Session {
         })
     }
 
-    /// Adds a warning to the report of an operation that has moved the tree, if the new journal could not be flushed. It is no failure: the mount
-    /// and the next one show the new state, and after a power cut both journals have all of their bytes.
+    /// Adds a warning to the report of an operation that has moved the tree, if the new journal
+    /// could not be flushed. It is no failure: the mount and the next one show the new state, and
+    /// after a power cut both journals have all of their bytes.
     pub(super) fn warn_if_unflushed(&self, report: String) -> String {
         if !self.working.is_unflushed() {
             return report;
@@ -125,8 +127,8 @@ impl Session {
         )
     }
 
-    /// Fails if a commit of this mount that seemed to fail is on the branch after all: it contains part of the changes, and only
-    /// the next commit can separate them.
+    /// Fails if a commit of this mount that seemed to fail is on the branch after all: it contains
+    /// part of the changes, and only the next commit can separate them.
     async fn refuse_landed(&self, repository: &Repository, base: &Base) -> Result<()> {
         match find_landed(repository, &self.working, base.id()).await? {
             None => Ok(()),

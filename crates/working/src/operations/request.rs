@@ -1,4 +1,5 @@
-//! Commands of `icechunkfs commit` and similar, as JSON through the control file `.icechunk/request`, and their answers.
+//! Commands of `icechunkfs commit` and similar, as JSON through the control file
+//! `.icechunk/request`, and their answers.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,12 +15,14 @@ pub enum Command {
     Commit(CommitOptions),
     /// Discard of uncommitted changes.
     Discard {
-        /// Path of the repository at and below which to discard, or an absolute one in the mount; everything if empty.
+        /// Path of the repository at and below which to discard, or an absolute one in the mount;
+        /// everything if empty.
         path: String,
     },
     /// Restore of a path from another snapshot, as an uncommitted change.
     Restore {
-        /// Path of the repository at and below which to restore, or an absolute one in the mount; the root of the mount if empty.
+        /// Path of the repository at and below which to restore, or an absolute one in the mount;
+        /// the root of the mount if empty.
         path: String,
         /// Branch, tag, snapshot or time to restore from.
         from: String,
@@ -54,7 +57,8 @@ pub struct Answer<R = Value> {
 }
 
 impl Session {
-    /// Executes the command in `bytes`. Returns the answer, and true if it is the outcome of an attempt to change something.
+    /// Executes the command in `bytes`. Returns the answer, and true if it is the outcome of an
+    /// attempt to change something.
     pub async fn request(&self, bytes: &[u8]) -> (Answer, bool) {
         let command: Command = match serde_json::from_slice(bytes) {
             Ok(command) => command,

@@ -1,8 +1,9 @@
 //! Restore in a mount: a path becomes what another snapshot has there, as an uncommitted change.
 //!
-//! The tree below the path is put back on the base, as by a discard, and then changed to what the plan ([`icechunkfs_repo::restore`]) says. The
-//! result is a candidate: it is installed only if the changes that are detected in it are, below the path, those of the plan, and elsewhere
-//! those that were there before.
+//! The tree below the path is put back on the base, as by a discard, and then changed to what the
+//! plan ([`icechunkfs_repo::restore`]) says. The result is a candidate: it is installed only if the
+//! changes that are detected in it are, below the path, those of the plan, and elsewhere those that
+//! were there before.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -22,11 +23,11 @@ use icechunkfs_repo::repo::MAX_SNAPSHOT;
 use icechunkfs_repo::restore::{self, Plan, Target};
 
 impl Session {
-    /// Restores what is at and below `path` from the snapshot that `from` names. Returns the result as text and as JSON. With `dry_run`
-    /// nothing is changed.
+    /// Restores what is at and below `path` from the snapshot that `from` names. Returns the result
+    /// as text and as JSON. With `dry_run` nothing is changed.
     ///
-    /// Errors: those of [`restore::plan`]; [`ErrorKind::Busy`] if a file there is open for writing; [`ErrorKind::Stale`] if uncommitted moves
-    /// or untracked files are in the way.
+    /// Errors: those of [`restore::plan`]; [`ErrorKind::Busy`] if a file there is open for writing;
+    /// [`ErrorKind::Stale`] if uncommitted moves or untracked files are in the way.
     pub async fn restore(&self, path: &str, from: &str, dry_run: bool) -> Result<(String, Value)> {
         let _turn = self.take_turn().await;
         self.resolve_pending().await?;
@@ -163,14 +164,16 @@ impl Split {
 }
 
 impl Check<'_> {
-    /// Fails if the changes in a candidate, `after`, are not those of the plan below the path and the former ones elsewhere.
+    /// Fails if the changes in a candidate, `after`, are not those of the plan below the path and
+    /// the former ones elsewhere.
     pub(super) fn accept(&self, after: &DetectedChanges) -> Result<()> {
         let target = &self.plan.target;
         let before = Split::of(&self.before.changes, self.base, target);
         let planned = Split::of(&self.plan.changes, self.base, target);
         let after_changes = Split::of(&after.changes, self.base, target);
         let mut elsewhere = before.outside;
-        // Groups above the path that the plan adds; one that is there, though not committed, stays as it is.
+        // Groups above the path that the plan adds; one that is there, though not committed, stays
+        // as it is.
         for (item, how) in planned.outside {
             elsewhere.entry(item).or_insert(how);
         }
@@ -191,7 +194,8 @@ fn same(expected: &BTreeMap<Item, String>, found: &BTreeMap<Item, String>) -> Re
     match different {
         None => Ok(()),
         Some((item, _)) => {
-            let (wanted, is) = (expected.get(item), found.get(item));
+            let wanted = expected.get(item);
+            let is = found.get(item);
             tracing::error!(
                 "nothing was restored, since the result would be another: {item:?}: {wanted:?}, not {is:?}"
             );

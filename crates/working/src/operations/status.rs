@@ -29,14 +29,17 @@ pub struct Status {
     pub tip: Option<ObjectId>,
     /// True if the branch tip is not the base.
     pub branch_moved: bool,
-    /// True if the base is no longer in the branch's history: the changes cannot be committed to the branch.
+    /// True if the base is no longer in the branch's history: the changes cannot be committed to
+    /// the branch.
     pub branch_reset: bool,
     /// True if the branch no longer exists.
     pub branch_gone: bool,
-    /// Reason that the branch could not be read: a damaged repository, or a store that does not answer.
+    /// Reason that the branch could not be read: a damaged repository, or a store that does not
+    /// answer.
     #[serde(default)]
     pub branch_unreadable: Option<String>,
-    /// Path of the mount's root (`--root`) if other commits moved, deleted or made it anew: the mount does not show what is there now.
+    /// Path of the mount's root (`--root`) if other commits moved, deleted or made it anew: the
+    /// mount does not show what is there now.
     #[serde(default)]
     pub lost_root: Option<String>,
     /// True if there is nothing to commit.
@@ -65,7 +68,8 @@ pub struct Status {
     pub open_for_writing: Vec<String>,
     /// Untracked files.
     pub untracked: Vec<UntrackedFile>,
-    /// Nodes created or moved here whose parent directory has no `zarr.json`: for Zarr they are members of no group.
+    /// Nodes created or moved here whose parent directory has no `zarr.json`: for Zarr they are
+    /// members of no group.
     pub ungrouped: Vec<String>,
     /// Arrays that some programs cannot read as they are stored.
     #[serde(default)]
@@ -135,7 +139,8 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the status of the working tree; says nothing about the branch, which may be far away or have a long history.
+    /// Returns the status of the working tree; says nothing about the branch, which may be far away
+    /// or have a long history.
     pub async fn local_status(&self) -> Result<Status> {
         let (frozen, detected) = self.detect_changes().await?;
         let (detected, warnings) = self.find_warnings(detected).await?;
@@ -244,7 +249,8 @@ impl Status {
             );
         }
         if !self.clean {
-            let (written, deleted) = (self.chunks_written, self.chunks_deleted);
+            let written = self.chunks_written;
+            let deleted = self.chunks_deleted;
             text += &format!("{written} chunks written, {deleted} deleted; {} bytes in all\n", self.bytes);
         }
         if self.uploaded_chunks > 0 {

@@ -44,7 +44,8 @@ impl Base {
         };
         let meta = self.meta(mode);
         let blocks = lower.size.div_ceil(512);
-        // One name for directories too means "not counted": tools then do not conclude that there are no subdirectories.
+        // One name for directories too means "not counted": tools then do not conclude that there
+        // are no subdirectories.
         Attributes { number: Ino(lower.inode), kind, size: lower.size, blocks, links: 1, rdev: 0, meta }
     }
 
@@ -88,7 +89,8 @@ impl Inode {
             Attributes { number: self.number, kind: 0, size: 0, blocks: 0, links, rdev: 0, meta: self.meta };
         match &self.body {
             Body::Directory => {
-                // With entries of the base, the link count is "not counted", as in a read-only mount.
+                // With entries of the base, the link count is "not counted", as in a read-only
+                // mount.
                 let counted = self.directory().filter(|_| self.lower.is_none());
                 whole.links = counted.map_or(1, |directory| directory.directories().saturating_add(2));
                 whole.kind = libc::S_IFDIR;
@@ -122,7 +124,8 @@ impl Locked {
         let inode = self.state.get(id).ok_or_else(|| no_such(id))?;
         let mut known = inode.attributes();
         if self.old_versions.contains(&inode.number) {
-            // The kernel refuses links to a file that has no name, and the name that it knows is another file's.
+            // The kernel refuses links to a file that has no name, and the name that it knows is
+            // another file's.
             known.whole_mut().links = 1;
         }
         Ok(match (known, self.partial_size(inode.number)) {
@@ -157,7 +160,8 @@ impl WorkingTree {
         self.complete(partly, &base).await
     }
 
-    /// Returns the attributes of `id` for a listing, and whether the size is known; none if there is no such inode.
+    /// Returns the attributes of `id` for a listing, and whether the size is known; none if there
+    /// is no such inode.
     pub(super) async fn listed_attributes(&self, id: EntryId) -> Option<(Attributes, bool)> {
         let (partly, base) = {
             let locked = self.lock();
@@ -185,7 +189,8 @@ impl WorkingTree {
 
     /// Returns `whole` with size and times of data file `number`.
     fn with_data(&self, mut whole: Attributes, number: DataFileId) -> Result<Attributes> {
-        // A file whose bytes were removed can still be removed, replaced and moved. Reading it reports the loss.
+        // A file whose bytes were removed can still be removed, replaced and moved. Reading it
+        // reports the loss.
         let Some(stat) = self.files.find(number)? else { return Ok(whole) };
         (whole.size, whole.blocks) = (stat.size, stat.blocks);
         whole.meta.mtime = stat.mtime;

@@ -1,11 +1,13 @@
 //! Reads and writes the bytes of files.
 //!
-//! A file's bytes are in the base, in a chunk that it shares with another file, or in a data file of the scratch directory. The first
-//! write copies them up; the amount fetched depends on the write: nothing for a file that is truncated or written from beginning to end,
-//! everything for a write in the middle, unless the file is remote and large: then only the part that a commit needs
+//! A file's bytes are in the base, in a chunk that it shares with another file, or in a data file
+//! of the scratch directory. The first write copies them up; the amount fetched depends on the
+//! write: nothing for a file that is truncated or written from beginning to end, everything for a
+//! write in the middle, unless the file is remote and large: then only the part that a commit needs
 //! ([`super::sparse_copy`]).
 //!
-//! A data file that a commit has linked into the repository is never written to: it is copied first ([`Files::is_unshared`]).
+//! A data file that a commit has linked into the repository is never written to: it is copied first
+//! ([`Files::is_unshared`]).
 
 use std::fs::File;
 use std::sync::Arc;
@@ -23,8 +25,8 @@ use icechunkfs_tree::tree::nodes::TreePlace;
 /// Bytes moved at once.
 const STEP: u64 = 1 << 20;
 
-/// Copies `range` of the bytes that `read` returns, or as many as there are, to `into`, `shift` bytes after their old place. Returns the
-/// number of bytes copied.
+/// Copies `range` of the bytes that `read` returns, or as many as there are, to `into`, `shift`
+/// bytes after their old place. Returns the number of bytes copied.
 pub(super) async fn copy_steps<F: Future<Output = Result<Data>>>(
     range: std::ops::Range<u64>,
     into: &File,
@@ -44,7 +46,8 @@ pub(super) async fn copy_steps<F: Future<Output = Result<Data>>>(
 }
 
 impl WorkingTree {
-    /// Reads up to `size` bytes of inode `number` from `offset` on: fewer only at the end of the file.
+    /// Reads up to `size` bytes of inode `number` from `offset` on: fewer only at the end of the
+    /// file.
     pub async fn read(&self, number: Ino, offset: u64, size: u32) -> Result<Data> {
         self.complete_number(number).await?;
         // One view of the number: the tree may move to another snapshot meanwhile.
@@ -93,7 +96,8 @@ impl WorkingTree {
         Ok(file)
     }
 
-    /// Returns data file `data` of an inode for reading. Without a program that writes, it is not kept open.
+    /// Returns data file `data` of an inode for reading. Without a program that writes, it is not
+    /// kept open.
     fn file_to_read(&self, locked: &mut Locked, number: Ino, data: DataFileId) -> Result<Arc<File>> {
         let is_written = locked.open_files.get(&number).is_some_and(|open| open.writers > 0 || open.file.is_some());
         if is_written { self.file(locked, number, data) } else { self.files.open_to_read(data).map(Arc::new) }
@@ -117,7 +121,8 @@ impl WorkingTree {
         }
     }
 
-    /// Writes `bytes` at `offset` of inode `number` if that is possible without waiting; returns `None` if it is not.
+    /// Writes `bytes` at `offset` of inode `number` if that is possible without waiting; returns
+    /// `None` if it is not.
     pub fn write_now(&self, number: Ino, offset: u64, bytes: &[u8]) -> Option<Result<()>> {
         let _tree_lock = self.tree_lock.try_read().ok().filter(|_| !self.is_undecided() && !self.may_land())?;
         let file = {
@@ -183,7 +188,8 @@ impl WorkingTree {
         Ok(Files::is_unshared(&file)?.then_some(file))
     }
 
-    /// Takes a write that begins at, or continues from, the beginning of a file without a data file. Returns false for other writes.
+    /// Takes a write that begins at, or continues from, the beginning of a file without a data
+    /// file. Returns false for other writes.
     async fn overwrite_range(&self, file_lock: &FileLock, offset: u64, bytes: &[u8]) -> Result<bool> {
         let id = file_lock.id();
         let (number, partial) = {
@@ -247,7 +253,8 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Completes a partly written file: the old bytes after the written ones are fetched or recorded as missing.
+    /// Completes a partly written file: the old bytes after the written ones are fetched or
+    /// recorded as missing.
     async fn complete_partial_file(&self, file_lock: &FileLock, number: Ino, partial: &Partial) -> Result<()> {
         let id = file_lock.id();
         if self.make_sparse(file_lock, partial.number, &partial.file, partial.covered..partial.old_size).await? {
@@ -276,7 +283,8 @@ impl WorkingTree {
         copy_steps(range, into, 0, read).await.map(drop)
     }
 
-    /// Completes inode `number` if it is partly written. `close` does so, and reports whether all written bytes could be kept.
+    /// Completes inode `number` if it is partly written. `close` does so, and reports whether all
+    /// written bytes could be kept.
     pub async fn complete_number(&self, number: Ino) -> Result<()> {
         let id = {
             let locked = self.lock();

@@ -1,7 +1,8 @@
 //! `copy_file_range`: copies bytes between files, and whole chunks by reference.
 //!
-//! `cp` requests everything at once. If that covers a chunk of the repository and the target is new and empty, the target becomes a
-//! second reference to the same stored bytes, now and in the commit: no bytes are read or written.
+//! `cp` requests everything at once. If that covers a chunk of the repository and the target is new
+//! and empty, the target becomes a second reference to the same stored bytes, now and in the
+//! commit: no bytes are read or written.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -40,7 +41,8 @@ enum Rest {
 }
 
 impl WorkingTree {
-    /// Copies up to `length` bytes from `offset` of `source` on. Returns the number of bytes copied, 0 at the end of the source.
+    /// Copies up to `length` bytes from `offset` of `source` on. Returns the number of bytes
+    /// copied, 0 at the end of the source.
     pub async fn copy_in<P, R, F>(&self, source: Outside<P, R>, offset: u64, to: (Ino, u64), length: u64) -> Result<u64>
     where
         P: Future<Output = Result<Option<ChunkPayload>>> + Send,
@@ -78,8 +80,9 @@ impl WorkingTree {
         copy_steps(offset..offset + length, &into, shift, |at, size| self.read(source, at, size)).await
     }
 
-    /// Copies by reference, if up to `length` bytes from `offset` of a source of `size` bytes on are all of a chunk, whose location
-    /// `payload` finds. Otherwise prepares the target for the bytes.
+    /// Copies by reference, if up to `length` bytes from `offset` of a source of `size` bytes on
+    /// are all of a chunk, whose location `payload` finds. Otherwise prepares the target for the
+    /// bytes.
     async fn begin_copy(
         &self,
         guard: &SharedTreeGuard<'_>,
@@ -106,7 +109,8 @@ impl WorkingTree {
         Ok(Rest::Bytes(length, self.own(id).await?))
     }
 
-    /// Returns the location of the bytes of file `number` in the repository, if they are those of a chunk.
+    /// Returns the location of the bytes of file `number` in the repository, if they are those of a
+    /// chunk.
     async fn payload_of(&self, number: Ino) -> Result<Option<ChunkPayload>> {
         match self.file_origin(number) {
             FileOrigin::Base(lower) => self.base().tree.stored(lower).await,
@@ -115,7 +119,8 @@ impl WorkingTree {
         }
     }
 
-    /// Makes the empty file `number` a reference to `payload`. Returns false if that is not possible.
+    /// Makes the empty file `number` a reference to `payload`. Returns false if that is not
+    /// possible.
     async fn refer(&self, number: Ino, payload: ChunkPayload) -> Result<bool> {
         let Some(id) = self.lock().state.by_number(number) else { return Ok(false) };
         // No write may give it bytes meanwhile.

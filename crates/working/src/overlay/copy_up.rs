@@ -28,9 +28,11 @@ impl WorkingTree {
         let (source, number, data) = {
             let mut locked = self.lock();
             let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
-            let (source, number) = (inode.source().cloned(), inode.number);
-            // If none of the old bytes are needed, it does not matter that they were removed. A file that could not be flushed gets a new
-            // data file, unless the kernel writes to the old one.
+            let source = inode.source().cloned();
+            let number = inode.number;
+            // If none of the old bytes are needed, it does not matter that they were removed. A
+            // file that could not be flushed gets a new data file, unless the kernel writes to the
+            // old one.
             let is_backed = locked.open_files.get(&number).is_some_and(|open| open.passthrough_handles > 0);
             let is_lost = match &source {
                 Some(Source::Data(old)) if keep == 0 => {
@@ -41,7 +43,8 @@ impl WorkingTree {
             if !is_lost && let Some(file) = self.writable_file(&mut locked, id)? {
                 return Ok(file);
             }
-            // A data file that a commit took, but that passthrough handles still read, has the same bytes.
+            // A data file that a commit took, but that passthrough handles still read, has the same
+            // bytes.
             let left = locked.open_files.get(&number).and_then(|open| open.backing.clone());
             if let (Some((data, file)), false) = (left, matches!(source, Some(Source::Data(_)))) {
                 locked.record(Record::SetSource { id, source: Source::Data(data), at: Time::now() })?;
@@ -54,7 +57,8 @@ impl WorkingTree {
         };
         let source = source
             .ok_or_else(|| Error::new(ErrorKind::IsADirectory, format!("{} is no file", self.describe(number))))?;
-        // Copy up does not change the file; the write that follows does. A file whose bytes were removed has no times.
+        // Copy up does not change the file; the write that follows does. A file whose bytes were
+        // removed has no times.
         let times = self.attributes_of(id).await.map(|attributes| attributes.meta);
         let brought = self.copy_bytes(id, &source, data, keep).await.context(|| self.describe(number));
         if keep > 0 {
@@ -68,7 +72,8 @@ impl WorkingTree {
         brought
     }
 
-    /// Makes data file `data`, which has been copied up, the bytes of inode `id` in place of `source`.
+    /// Makes data file `data`, which has been copied up, the bytes of inode `id` in place of
+    /// `source`.
     fn install_copy(
         &self,
         file_lock: &FileLock,
@@ -113,7 +118,8 @@ impl WorkingTree {
         match source {
             Source::Data(_) if keep == 0 => self.files.create(data),
             Source::Data(old) => {
-                let (files, old) = (self.files.clone(), self.files.open(*old)?);
+                let files = self.files.clone();
+                let old = self.files.open(*old)?;
                 blocking(move || files.copy(&old, data, keep)).await
             }
             _ => {

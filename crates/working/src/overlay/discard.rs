@@ -1,10 +1,14 @@
 //! Discard: removes the changes at a path and everywhere below.
 //!
-//! The state is rebuilt from the parts that stay, which is easier to verify than undoing single changes:
+//! The state is rebuilt from the parts that stay, which is easier to verify than undoing single
+//! changes:
 //!
-//! - changes outside the path stay, but nodes that were moved there from below the path go back ([`super::returned`]);
-//! - below the path only untracked files stay, since no commit would take them; those in a moved directory go back with it;
-//! - the base's entries below the path show again in their places, and so do entries moved from elsewhere to below the path.
+//! - changes outside the path stay, but nodes that were moved there from below the path go back
+//!   ([`super::returned`]);
+//! - below the path only untracked files stay, since no commit would take them; those in a moved
+//!   directory go back with it;
+//! - the base's entries below the path show again in their places, and so do entries moved from
+//!   elsewhere to below the path.
 
 use std::collections::HashSet;
 
@@ -75,7 +79,8 @@ impl Discard<'_> {
         }
     }
 
-    /// Returns true if a whiteout stays: it is outside the path, and the inode that had the name is gone or stays elsewhere.
+    /// Returns true if a whiteout stays: it is outside the path, and the inode that had the name is
+    /// gone or stays elsewhere.
     fn stays_hidden(&self, path: &str, natural: Option<TreePlace>) -> bool {
         if is_below(path, self.path) {
             return false;
@@ -86,9 +91,11 @@ impl Discard<'_> {
         })
     }
 
-    /// Returns the new state, and the invalidations that it requires. `meta` returns the attributes of directories that have to be created.
+    /// Returns the new state, and the invalidations that it requires. `meta` returns the attributes
+    /// of directories that have to be created.
     ///
-    /// Fails with [`ErrorKind::NotADirectory`], without a change, if a file that stays has no directory to be in.
+    /// Fails with [`ErrorKind::NotADirectory`], without a change, if a file that stays has no
+    /// directory to be in.
     pub(super) fn carry_out(self, meta: impl Fn(&TreePlace) -> Meta) -> Result<(State, Vec<Invalidation>)> {
         self.check_ancestors()?;
         let invalidations = self.invalidations();
@@ -119,8 +126,8 @@ impl Discard<'_> {
         Ok((new, invalidations))
     }
 
-    /// Takes `inode` over to `new`, at `lower`. One that is open keeps its number, by which its handles know it: what the base has in the place of that
-    /// number gets another one.
+    /// Takes `inode` over to `new`, at `lower`. One that is open keeps its number, by which its
+    /// handles know it: what the base has in the place of that number gets another one.
     fn take_over(&self, new: &mut State, id: EntryId, inode: &Inode, lower: Option<(TreePlace, Ino)>) {
         if self.opens.contains(&inode.number) && !inode.is_directory() {
             new.insert_bare(id, inode.number, inode.body.clone(), inode.meta, inode.lookup_count);
@@ -130,7 +137,8 @@ impl Discard<'_> {
         }
     }
 
-    /// Refuses a path below a directory that was deleted or replaced: the base's entries could not show again there.
+    /// Refuses a path below a directory that was deleted or replaced: the base's entries could not
+    /// show again there.
     fn check_ancestors(&self) -> Result<()> {
         if !self.tree.place_of(self.path).is_some_and(|place| self.is_there(&place)) {
             return Ok(());
@@ -215,7 +223,8 @@ impl Discard<'_> {
         }
     }
 
-    /// Lists everything that may have another meaning now: all names, and the files of the base that were promoted.
+    /// Lists everything that may have another meaning now: all names, and the files of the base
+    /// that were promoted.
     fn invalidations(&self) -> Vec<Invalidation> {
         let mut invalidations = Vec::new();
         for (_, inode) in self.state.iter() {

@@ -13,8 +13,8 @@ use crate::scratch::{compaction, salvage};
 use icechunkfs_base::error::Result;
 
 impl WorkingTree {
-    /// Ensures that data file `data`, whose bytes are about to replace other bytes, reaches the disk before the journal's line. The
-    /// caller must hold no lock.
+    /// Ensures that data file `data`, whose bytes are about to replace other bytes, reaches the
+    /// disk before the journal's line. The caller must hold no lock.
     pub(super) fn write_out_early(&self, data: DataFileId) {
         let durable = Arc::clone(self.lock().journal.durable());
         durable.write_out_early(data);
@@ -29,7 +29,8 @@ impl WorkingTree {
         }
     }
 
-    /// Unlinks retired data files because an operation found no space. Returns false if there are none.
+    /// Unlinks retired data files because an operation found no space. Returns false if there are
+    /// none.
     pub(super) async fn free_space(&self) -> bool {
         let has_retired = {
             let mut locked = self.lock();
@@ -39,12 +40,14 @@ impl WorkingTree {
         has_retired && self.make_durable().await.is_ok()
     }
 
-    /// Makes all changes of names durable, and the bytes that ext4 would flush with them: those that replaced other bytes.
+    /// Makes all changes of names durable, and the bytes that ext4 would flush with them: those
+    /// that replaced other bytes.
     pub async fn make_durable(&self) -> Result<()> {
         self.sync(None).await
     }
 
-    /// Fails if data files have bytes that could not be written to the disk since the last call ([`Durable::check`]). May block.
+    /// Fails if data files have bytes that could not be written to the disk since the last call
+    /// ([`Durable::check`]). May block.
     pub fn check_disk(&self, is_explained: bool) -> Result<()> {
         let (durable, has_data) = {
             let locked = self.lock();
@@ -58,7 +61,8 @@ impl WorkingTree {
         self.lock().journal.durable().flush_failures()
     }
 
-    /// Returns true if the journal could not be flushed and was not written anew since: a power cut may undo the last changes.
+    /// Returns true if the journal could not be flushed and was not written anew since: a power cut
+    /// may undo the last changes.
     pub fn is_unflushed(&self) -> bool {
         self.lock().journal.durable().needs_rewrite()
     }
@@ -104,8 +108,9 @@ impl WorkingTree {
         }));
     }
 
-    /// Replaces the journal by a shorter one if most lines are about changes that later lines undid, or if it could not be flushed.
-    /// Changes wait only while the state is copied ([`compaction`]).
+    /// Replaces the journal by a shorter one if most lines are about changes that later lines
+    /// undid, or if it could not be flushed. Changes wait only while the state is copied
+    /// ([`compaction`]).
     pub(super) fn compact(&self) -> Result<()> {
         let (records, end, durable) = {
             let locked = self.lock();

@@ -1,7 +1,7 @@
 //! A copy of the changes at one moment, which can be read while the working tree changes.
 //!
-//! Directories are in a list and refer to each other by position, so that a walk needs no recursion: programs can nest directories to any
-//! depth.
+//! Directories are in a list and refer to each other by position, so that a walk needs no
+//! recursion: programs can nest directories to any depth.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -128,7 +128,8 @@ impl Frozen {
         while let Some(&id) = open.get(next) {
             next += 1;
             let Some(inode) = state.get(id) else { continue };
-            let (mut entries, mut covering) = (BTreeMap::new(), BTreeSet::new());
+            let mut entries = BTreeMap::new();
+            let mut covering = BTreeSet::new();
             for (name, entry) in inode.directory().into_iter().flat_map(Directory::entries) {
                 let found = entry.id.and_then(|id| Some((id, state.get(id)?)));
                 let frozen = match found {
@@ -139,7 +140,8 @@ impl Frozen {
                             FrozenEntry::Directory(open.len() - 1)
                         }
                         Body::File(source) => {
-                            let (lower, source) = (inode.lower.clone(), source.clone());
+                            let lower = inode.lower.clone();
+                            let source = source.clone();
                             FrozenEntry::File(FrozenFile { id, lower, source })
                         }
                         Body::Symlink(_) | Body::Special { .. } => FrozenEntry::Other(id),
@@ -188,7 +190,8 @@ impl WorkingTree {
         let reservation = memory::reserve(size, "a file that is read as a whole").await?;
         let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
         while (bytes.len() as u64) < size {
-            let (at, left) = (bytes.len() as u64, size - bytes.len() as u64);
+            let at = bytes.len() as u64;
+            let left = size - bytes.len() as u64;
             let left = u32::try_from(left.min(STEP)).unwrap_or(u32::MAX);
             let part = match (&file.source, number) {
                 (Source::Data(data), _) => Data::Bytes(self.read_data(file.id, *data, at, left).await?),

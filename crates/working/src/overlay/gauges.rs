@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use super::WorkingTree;
 use icechunkfs_base::metrics::Gauge;
 
-/// Age from which on the bytes of the scratch directory are counted again: each file costs a microsecond.
+/// Age from which on the bytes of the scratch directory are counted again: each file costs a
+/// microsecond.
 const FRESH: Duration = Duration::from_secs(5);
 /// Bytes of a block that `stat` counts.
 const BLOCK: u64 = 512;
@@ -47,7 +48,8 @@ impl WorkingTree {
     }
 }
 
-/// Returns the bytes that the files in and below `directory` take. What vanishes meanwhile does not count.
+/// Returns the bytes that the files in and below `directory` take. What vanishes meanwhile does not
+/// count.
 fn bytes_below(directory: &Path) -> u64 {
     let mut bytes: u64 = 0;
     let mut directories: Vec<PathBuf> = vec![directory.to_owned()];

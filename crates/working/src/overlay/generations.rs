@@ -1,8 +1,9 @@
 //! Generations of inode numbers, for the kernel.
 //!
-//! Numbers of the base follow from the place of an entry, so that a directory that was removed, and comes back by a discard, a restore or a
-//! refresh, has the number that it had. But the kernel keeps the removed one as long as a program is in it, and shows it
-//! empty for good. With a new generation, the number is that of another directory for it.
+//! Numbers of the base follow from the place of an entry, so that a directory that was removed, and
+//! comes back by a discard, a restore or a refresh, has the number that it had. But the kernel
+//! keeps the removed one as long as a program is in it, and shows it empty for good. With a new
+//! generation, the number is that of another directory for it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,8 @@ use parking_lot::RwLock;
 
 use super::Ino;
 
-/// Times that the directory of each number was removed. Of the process, as the kernel's inodes are: it has one mount.
+/// Times that the directory of each number was removed. Of the process, as the kernel's inodes are:
+/// it has one mount.
 static REMOVED: RwLock<Option<HashMap<Ino, u64>>> = RwLock::new(None);
 /// True if any was: most mounts never look into the table.
 static IS_ANY: AtomicBool = AtomicBool::new(false);

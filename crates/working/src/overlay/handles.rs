@@ -1,7 +1,8 @@
 //! Open files: their handles, and the data files that back passthrough handles.
 //!
-//! With passthrough the kernel moves the bytes of a handle without the daemon, and all handles of a file have one backing. If a commit or
-//! a refresh moves the bytes elsewhere, the file keeps the old backing until its last passthrough handle is closed.
+//! With passthrough the kernel moves the bytes of a handle without the daemon, and all handles of a
+//! file have one backing. If a commit or a refresh moves the bytes elsewhere, the file keeps the
+//! old backing until its last passthrough handle is closed.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ pub struct OpenOptions {
     pub truncate: bool,
     /// Fails with [`ErrorKind::Executed`] if a process executes the file.
     ///
-    /// The kernel refuses most changes of such a file itself, but an open with `O_RDONLY | O_TRUNC` only after the daemon has emptied it.
+    /// The kernel refuses most changes of such a file itself, but an open with `O_RDONLY | O_TRUNC`
+    /// only after the daemon has emptied it.
     pub unless_executed: bool,
     /// Opens for execution by the kernel.
     pub execute: bool,
@@ -66,8 +68,9 @@ impl WorkingTree {
         }
     }
 
-    /// Opens inode `number`. If `is_patient` and files are not opened at the moment, returns the signal to wait for. `is_late` tells whether the kernel
-    /// may have found the number before a move.
+    /// Opens inode `number`. If `is_patient` and files are not opened at the moment, returns the
+    /// signal to wait for. `is_late` tells whether the kernel may have found the number before a
+    /// move.
     async fn try_open(
         &self,
         number: Ino,
@@ -169,7 +172,8 @@ impl WorkingTree {
             return Ok(None);
         }
         if !can_pass {
-            // The kernel would not ask for bytes of a file that has none, as one seems to have whose data file was removed.
+            // The kernel would not ask for bytes of a file that has none, as one seems to have
+            // whose data file was removed.
             if open.file.is_none() && !options.truncate {
                 self.files.stat(*data)?;
             }
@@ -179,7 +183,8 @@ impl WorkingTree {
             Some(file) => Arc::clone(file),
             None => Arc::new(self.files.open(*data)?),
         };
-        // A write replaces a file that is in the repository too by a copy, which is impossible for a backing.
+        // A write replaces a file that is in the repository too by a copy, which is impossible for
+        // a backing.
         if !Files::is_unshared(&file)? {
             return Ok(None);
         }
@@ -187,7 +192,8 @@ impl WorkingTree {
         Ok(Some(file))
     }
 
-    /// Returns true if the bytes of inode `id` are in a data file, even one that only passthrough handles still read.
+    /// Returns true if the bytes of inode `id` are in a data file, even one that only passthrough
+    /// handles still read.
     fn has_data(&self, id: EntryId) -> bool {
         let locked = self.lock();
         let Some(inode) = locked.state.get(id) else { return false };
@@ -195,7 +201,8 @@ impl WorkingTree {
         read_on || inode.data_file().is_some()
     }
 
-    /// Returns the data file for passthrough to a file that [`WorkingTree::create`] has just created and opened.
+    /// Returns the data file for passthrough to a file that [`WorkingTree::create`] has just
+    /// created and opened.
     pub fn open_passthrough(&self, number: Ino) -> Result<Arc<File>> {
         let mut locked = self.lock();
         let Some(Source::Data(data)) = locked.source_of(number) else { return Err(no_such(number)) };
@@ -233,7 +240,8 @@ impl WorkingTree {
         {
             let backing = open.backing.take().map(|(data, _)| Source::Data(data));
             let source = locked.source_of(number);
-            // A commit left the data file to the handles that read it, and to other names of the file, which became files of their own.
+            // A commit left the data file to the handles that read it, and to other names of the
+            // file, which became files of their own.
             if let (Some(Source::Data(data)), true) = (&backing, backing != source)
                 && !locked.state.iter().any(|(_, inode)| inode.data_file() == Some(*data))
             {
@@ -241,7 +249,8 @@ impl WorkingTree {
             }
         }
         let last = remove_handle(&mut locked.open_files, number, kind);
-        // A descriptor that is kept for readers must not look like a program that writes to the file: nothing could be committed.
+        // A descriptor that is kept for readers must not look like a program that writes to the
+        // file: nothing could be committed.
         let only_read = |open: &&mut Open| open.writers == 0 && open.passthrough_handles == 0;
         if let Some(open) = locked.open_files.get_mut(&number).filter(only_read) {
             open.file = None;
@@ -262,7 +271,8 @@ impl WorkingTree {
         written.filter(|_| !deleted)
     }
 
-    /// Records that the data file of inode `id`, if it has one, may change from now on, or may have changed since the last call.
+    /// Records that the data file of inode `id`, if it has one, may change from now on, or may have
+    /// changed since the last call.
     pub(super) fn record_change(&self, locked: &Locked, id: EntryId) {
         if let Some(data) = locked.state.get(id).and_then(Inode::data_file) {
             self.uploads.forget(data);

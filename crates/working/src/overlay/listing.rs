@@ -1,9 +1,11 @@
 //! Directory listings: the base's visible entries, then the entries that were created since.
 //!
-//! The base's entries have the base's offsets ([`icechunkfs_tree::tree::directory`]); the other entries follow in order of creation, from
-//! [`UPPER_OFFSET`] on. A listing shows no entry that was created after it began: a program that renames the entries that it reads would
-//! otherwise never finish. But a name that was there when it began, and is there when it ends, is shown once: a file that replaces another one
-//! takes its place, and one that replaces an entry of the base is shown in that one's place if the listing is older.
+//! The base's entries have the base's offsets ([`icechunkfs_tree::tree::directory`]); the other
+//! entries follow in order of creation, from [`UPPER_OFFSET`] on. A listing shows no entry that was
+//! created after it began: a program that renames the entries that it reads would otherwise never
+//! finish. But a name that was there when it began, and is there when it ends, is shown once: a
+//! file that replaces another one takes its place, and one that replaces an entry of the base is
+//! shown in that one's place if the listing is older.
 
 use std::sync::Arc;
 
@@ -24,11 +26,13 @@ const DOT_DOT: u64 = 2;
 pub struct Listed<'a> {
     /// Name.
     pub name: &'a [u8],
-    /// Attributes. Size and times of a file are those known without waiting, unless attributes were requested.
+    /// Attributes. Size and times of a file are those known without waiting, unless attributes were
+    /// requested.
     pub attributes: Attributes,
     /// Offset from which the listing continues after the entry.
     pub offset: u64,
-    /// False if the size of a file is not known: a program that needs it has to ask for it anew, and gets the reason if there is none.
+    /// False if the size of a file is not known: a program that needs it has to ask for it anew,
+    /// and gets the reason if there is none.
     pub is_sized: bool,
 }
 
@@ -45,8 +49,8 @@ impl WorkingTree {
         self.lock().state.take_next()
     }
 
-    /// Passes the entries of directory `number` after `offset` and before `limit` to `sink`, until it returns false: it is full and did
-    /// not take the entry.
+    /// Passes the entries of directory `number` after `offset` and before `limit` to `sink`, until
+    /// it returns false: it is full and did not take the entry.
     pub async fn list(
         &self,
         number: Ino,
@@ -62,7 +66,8 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Lists as [`WorkingTree::list`] does, until the tree moves: then it returns the offset from which the rest has to be listed.
+    /// Lists as [`WorkingTree::list`] does, until the tree moves: then it returns the offset from
+    /// which the rest has to be listed.
     async fn list_of_one_state(
         &self,
         number: Ino,
@@ -73,7 +78,8 @@ impl WorkingTree {
     ) -> Result<Option<u64>> {
         let replaced = self.replaced();
         // Lengths of the one base must not come with names of the other.
-        let (mut taken, mut has_moved) = (offset, false);
+        let mut taken = offset;
+        let mut has_moved = false;
         let (base, has_open, upper) = {
             let locked = self.lock();
             let upper = locked.state.by_number(number).and_then(|id| {
@@ -84,8 +90,9 @@ impl WorkingTree {
             });
             (Arc::clone(&locked.base), !locked.open_files.is_empty(), upper)
         };
-        // Attributes of an entry of the base, and whether its size is known. The kernel may have those of another file by this number, which a
-        // program has open; to look up the name is refused then.
+        // Attributes of an entry of the base, and whether its size is known. The kernel may have
+        // those of another file by this number, which a program has open; to look up the name is
+        // refused then.
         let of_base = |entry: &Entry<'_>| {
             let other = if has_open { self.lock().other_file(Ino(entry.attributes.inode)) } else { None };
             match other.and_then(|id| self.listed_attributes_now(id)) {
@@ -123,8 +130,9 @@ impl WorkingTree {
                 let own = self.lock().state.get(id).and_then(|inode| inode.directory()?.get(&name));
                 let found = match own {
                     None => Some(of_base(&entry)),
-                    // Replaced since the listing began: not among the entries that follow, which are older. So is what is listed in place of
-                    // the base's ([`super::node::IN_PLACE`]).
+                    // Replaced since the listing began: not among the entries that follow, which
+                    // are older. So is what is listed in place of the base's
+                    // ([`super::node::IN_PLACE`]).
                     Some(own) if own.order >= limit => own.id.and_then(|id| self.listed_in_place(id, &entry)),
                     Some(_) => None,
                 };
@@ -159,7 +167,8 @@ impl WorkingTree {
             let Some((last, ..)) = page.last() else { return Ok(None) };
             from = last + 1;
             for (order, name, id) in page {
-                // None if the entry was removed meanwhile. One whose size cannot be found out is listed all the same: it is in the tree.
+                // None if the entry was removed meanwhile. One whose size cannot be found out is
+                // listed all the same: it is in the tree.
                 let Some((attributes, is_sized)) = self.listed_attributes(id).await else { continue };
                 if !sink(Listed { is_sized, ..Listed::new(&name.0, attributes, UPPER_OFFSET + order) }) {
                     return Ok(None);
@@ -170,8 +179,9 @@ impl WorkingTree {
 }
 
 impl WorkingTree {
-    /// Returns the attributes of `id`, which is listed in the place of `entry` of the base, and whether the size is known. A file with the bytes of
-    /// the base has the entry's size: the kernel would cut what programs have open and mapped if it was told another one.
+    /// Returns the attributes of `id`, which is listed in the place of `entry` of the base, and
+    /// whether the size is known. A file with the bytes of the base has the entry's size: the
+    /// kernel would cut what programs have open and mapped if it was told another one.
     fn listed_in_place(&self, id: EntryId, entry: &Entry<'_>) -> Option<(Attributes, bool)> {
         let (attributes, is_sized) = self.listed_attributes_now(id)?;
         let is_entry = || {
@@ -179,9 +189,10 @@ impl WorkingTree {
             let inode = locked.state.get(id).filter(|inode| inode.source() == Some(&Source::Lower));
             inode.is_some_and(|inode| inode.lower_number == Some(Ino(entry.attributes.inode)))
         };
-        match !is_sized && is_entry() {
-            true => Some((attributes.sized(entry.attributes.size), entry.is_sized)),
-            false => Some((attributes, is_sized)),
+        if !is_sized && is_entry() {
+            Some((attributes.sized(entry.attributes.size), entry.is_sized))
+        } else {
+            Some((attributes, is_sized))
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The part of a working tree under one lock: inodes, open files and the journal. Nothing here waits for storage.
+//! The part of a working tree under one lock: inodes, open files and the journal. Nothing here
+//! waits for storage.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -31,23 +32,28 @@ pub(super) struct Locked {
     pub(super) base: Arc<Base>,
     /// Changes with every record: a plan made from an older state must not be installed.
     pub(super) generation: u64,
-    /// Numbers of the base that were refused, of which the kernel may have the bytes of another file.
+    /// Numbers of the base that were refused, of which the kernel may have the bytes of another
+    /// file.
     pub(super) refused: HashSet<Ino>,
     /// Numbers of files that programs read as they were before a move, and that have no name.
     pub(super) old_versions: HashSet<Ino>,
-    /// Numbers of the base with nothing in their places, that files have which programs had open during the last move.
+    /// Numbers of the base with nothing in their places, that files have which programs had open
+    /// during the last move.
     pub(super) vacant: HashSet<Ino>,
-    /// Numbers of the base whose places have other files since the last move, as these changed their places, and whether the kernel has looked them up
-    /// since.
+    /// Numbers of the base whose places have other files since the last move, as these changed
+    /// their places, and whether the kernel has looked them up since.
     pub(super) moved: HashMap<Ino, bool>,
-    /// Numbers of the base that were those of old versions. The kernel may have the old bytes, if something but an open file keeps its inode.
+    /// Numbers of the base that were those of old versions. The kernel may have the old bytes, if
+    /// something but an open file keeps its inode.
     pub(super) outdated: Vec<Ino>,
-    /// Set while no file is opened: the tree moves, and the kernel may have old bytes. Files are opened again when it is dropped.
+    /// Set while no file is opened: the tree moves, and the kernel may have old bytes. Files are
+    /// opened again when it is dropped.
     pub(super) opens_held: Option<watch::Sender<()>>,
 }
 
 impl Locked {
-    /// Returns the location of the bytes of file `number`; `None` if the file is the base's and unchanged.
+    /// Returns the location of the bytes of file `number`; `None` if the file is the base's and
+    /// unchanged.
     pub(super) fn source_of(&self, number: Ino) -> Option<Source> {
         self.state.get(self.state.by_number(number)?)?.source().cloned()
     }
@@ -71,7 +77,8 @@ impl Locked {
         self.record_replacing(record, replaces)
     }
 
-    /// Appends `record` to the journal and applies it. With it, the bytes of data file `replaces` take the place of other bytes.
+    /// Appends `record` to the journal and applies it. With it, the bytes of data file `replaces`
+    /// take the place of other bytes.
     pub(super) fn record_replacing(&mut self, record: Record, replaces: Option<DataFileId>) -> Result<()> {
         if self.is_stale || self.journal.durable().needs_rewrite() {
             // Nothing is appended until this succeeds.
@@ -79,7 +86,8 @@ impl Locked {
             self.journal.rewrite(&records(&self.origin, &self.state, &self.base))?;
             self.is_stale = false;
         }
-        // An inode without a name does not outlive the mount, and a rewritten journal does not have it.
+        // An inode without a name does not outlive the mount, and a rewritten journal does not have
+        // it.
         let is_nameless = match &record {
             Record::Attributes { id, .. } | Record::SetSource { id, .. } => {
                 *id != ROOT && self.state.get(*id).is_some_and(|inode| inode.names.is_empty())
@@ -93,8 +101,8 @@ impl Locked {
         self.state.apply(record, &self.base.tree)
     }
 
-    /// Returns true if nothing was written to file `id`: its first bytes take the place of nothing, and may reach the disk later than the
-    /// journal's line, as those of any new file.
+    /// Returns true if nothing was written to file `id`: its first bytes take the place of nothing,
+    /// and may reach the disk later than the journal's line, as those of any new file.
     pub(super) fn is_unwritten(&self, id: EntryId) -> bool {
         self.state.get(id).and_then(Inode::source).is_some_and(Source::is_empty)
     }
@@ -104,14 +112,16 @@ impl Locked {
         self.is_nearly_full |= self.journal.durable().retire(data);
     }
 
-    /// Refuses to change `number` if it is that of an old version, which the kernel may know by a name for a moment after a move: it then looks the
-    /// name up again, and the change is made to the file that has it now.
+    /// Refuses to change `number` if it is that of an old version, which the kernel may know by a
+    /// name for a moment after a move: it then looks the name up again, and the change is made to
+    /// the file that has it now.
     pub(super) fn refuse_old_version(&self, number: Ino) -> Result<()> {
         if self.old_versions.contains(&number) { Err(gone(number)) } else { Ok(()) }
     }
 
-    /// Refuses `number` if it means another file since a move before which the kernel has looked the name up: it does so again then. `is_late` is true if
-    /// the operation has waited for the move.
+    /// Refuses `number` if it means another file since a move before which the kernel has looked
+    /// the name up: it does so again then. `is_late` is true if the operation has waited for the
+    /// move.
     pub(super) fn refuse_moved(&self, number: Ino, is_late: bool) -> Result<()> {
         match self.moved.get(&number) {
             Some(is_found) if is_late || !is_found => Err(gone(number)),
@@ -126,9 +136,10 @@ impl Locked {
         }
     }
 
-    /// Refuses `number` if it is that of a file that programs have open since it was removed, replaced or moved, and the base shows
-    /// another file by this number since a commit or a refresh. What is read and written would be of the wrong one, and the program
-    /// that has the old one open would get the size of the new one.
+    /// Refuses `number` if it is that of a file that programs have open since it was removed,
+    /// replaced or moved, and the base shows another file by this number since a commit or a
+    /// refresh. What is read and written would be of the wrong one, and the program that has the
+    /// old one open would get the size of the new one.
     pub(super) fn refuse_other_file(&mut self, number: Ino) -> Result<()> {
         if self.other_file(number).is_none() {
             return Ok(());
@@ -155,9 +166,11 @@ impl Locked {
 
     /// Drops inode `id`, with its bytes, if it has no names and nobody can ask for it any more.
     ///
-    /// Not while it is open, nor while the kernel knows it: a program that opens a name has its number before another program replaces the
-    /// name, and must get the bytes of one of both files. Most lookups of what the base has are not counted, but the kernel forgets
-    /// all of them at once. A number of the base that an old version has is another file's as soon as nobody has that open.
+    /// Not while it is open, nor while the kernel knows it: a program that opens a name has its
+    /// number before another program replaces the name, and must get the bytes of one of both
+    /// files. Most lookups of what the base has are not counted, but the kernel forgets all of them
+    /// at once. A number of the base that an old version has is another file's as soon as nobody
+    /// has that open.
     pub(super) fn drop_if_gone(&mut self, id: EntryId) {
         let Some(inode) = self.state.get(id) else { return };
         let is_lent = inode.number.is_of_base() && self.old_versions.contains(&inode.number);
@@ -166,7 +179,8 @@ impl Locked {
         }
     }
 
-    /// Drops inode `id`, with its bytes, if it has no names and is not open: its name is gone, and not another file's.
+    /// Drops inode `id`, with its bytes, if it has no names and is not open: its name is gone, and
+    /// not another file's.
     pub(super) fn drop_unless_open(&mut self, id: EntryId) {
         let nameless = self.state.get(id).filter(|inode| inode.names.is_empty());
         if nameless.is_some_and(|inode| !self.open_files.contains_key(&inode.number)) {
@@ -257,7 +271,8 @@ impl Locked {
         }
     }
 
-    /// Returns the path at which an inode of the base shows: below a directory that may have been moved.
+    /// Returns the path at which an inode of the base shows: below a directory that may have been
+    /// moved.
     fn describe_lower(&self, number: Ino) -> String {
         let base = &self.base;
         let Some(mut place) = base.tree.table().place(number.0) else { return number.to_string() };
@@ -274,7 +289,8 @@ impl Locked {
     }
 }
 
-/// Returns the data file whose bytes replace other bytes with `record`, as far as the record shows it.
+/// Returns the data file whose bytes replace other bytes with `record`, as far as the record shows
+/// it.
 fn replaces(record: &Record) -> Option<DataFileId> {
     match record {
         Record::SetSource { source: Source::Data(data), .. } => Some(*data),

@@ -1,7 +1,8 @@
 //! The working tree: a snapshot, and the changes of programs on top of it.
 //!
-//! The kernel sees one directory tree. [`state`] has the differences from the snapshot, [`crate::scratch`] keeps them on disk, and
-//! everything else comes from the snapshot's [`Tree`] as in a read-only mount. [`WorkingTree`] is the facade; its parts are
+//! The kernel sees one directory tree. [`state`] has the differences from the snapshot,
+//! [`crate::scratch`] keeps them on disk, and everything else comes from the snapshot's [`Tree`] as
+//! in a read-only mount. [`WorkingTree`] is the facade; its parts are
 //!
 //! | | |
 //! |---|---|
@@ -12,8 +13,9 @@
 //! | [`uploads`] | eager uploads |
 //! | [`rebase`], [`replace`], `discard`, `restore` | moving to another snapshot or state |
 //!
-//! **Locks.** `inner` is never held during a read from storage. Reads never wait for the tree lock. Invalidations are sent while no lock
-//! is held, since the kernel may wait for a request that waits for the lock.
+//! **Locks.** `inner` is never held during a read from storage. Reads never wait for the tree lock.
+//! Invalidations are sent while no lock is held, since the kernel may wait for a request that waits
+//! for the lock.
 
 pub mod attributes;
 pub mod content;
@@ -100,10 +102,11 @@ pub struct Origin {
 pub struct WorkingTree {
     inner: Mutex<Locked>,
     tree_lock: tokio::sync::RwLock<()>,
-    /// True if the outcome of a commit is unknown, or the tree could not follow it: nothing may change until it is resolved.
+    /// True if the outcome of a commit is unknown, or the tree could not follow it: nothing may
+    /// change until it is resolved.
     undecided: AtomicBool,
-    /// True if the last commit was not found, but slow storage may still complete it. Until the next change, that commit has all of the
-    /// uncommitted changes.
+    /// True if the last commit was not found, but slow storage may still complete it. Until the
+    /// next change, that commit has all of the uncommitted changes.
     may_land: AtomicBool,
     /// True while a commit may link data files: no further file is opened for passthrough.
     linking: AtomicBool,
@@ -153,7 +156,8 @@ impl Base {
 }
 
 impl WorkingTree {
-    /// Opens the working tree in `scratch` on top of `tree`, which must be the snapshot that `recovered` names, if it names one.
+    /// Opens the working tree in `scratch` on top of `tree`, which must be the snapshot that
+    /// `recovered` names, if it names one.
     pub fn open(
         tree: Arc<Tree>,
         numbering: Numbering,
@@ -236,9 +240,11 @@ impl WorkingTree {
         Ok(working)
     }
 
-    /// Drops inodes that lost their last name while they were open, and data files without an inode.
+    /// Drops inodes that lost their last name while they were open, and data files without an
+    /// inode.
     ///
-    /// After a power cut, data files outside of `named`, the ones that lines on the disk name, are saved instead. Returns their number.
+    /// After a power cut, data files outside of `named`, the ones that lines on the disk name, are
+    /// saved instead. Returns their number.
     fn drop_orphans(&self, named: &HashSet<DataFileId>) -> Result<u64> {
         let mut locked = self.lock();
         let nameless: Vec<EntryId> =
@@ -252,7 +258,8 @@ impl WorkingTree {
         let restarted = locked.journal.was_restarted();
         let mut salvage = Salvage::new(self.scratch.directory(), self.files.directory());
         for number in self.files.list()?.into_iter().filter(|number| !used.contains(number)) {
-            // The file is unlinked later: a new file of this number would be unlinked instead of it.
+            // The file is unlinked later: a new file of this number would be unlinked instead of
+            // it.
             locked.state.reserve_number(number.0);
             if !restarted {
                 // The lines that made it unneeded may be in the page cache only.
@@ -311,12 +318,14 @@ impl WorkingTree {
         Ok(guard)
     }
 
-    /// Returns true if the last commit, which was not found, may still become visible, and nothing has changed since.
+    /// Returns true if the last commit, which was not found, may still become visible, and nothing
+    /// has changed since.
     pub fn may_land(&self) -> bool {
         self.may_land.load(Ordering::Acquire)
     }
 
-    /// Records, durably, that later changes are not part of the last commit, should that become visible after all.
+    /// Records, durably, that later changes are not part of the last commit, should that become
+    /// visible after all.
     async fn record_unpublished(&self) -> Result<()> {
         {
             let mut locked = self.lock();
@@ -329,7 +338,8 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Returns true if the outcome of the last commit is unknown. Later changes must not be taken for a part of it.
+    /// Returns true if the outcome of the last commit is unknown. Later changes must not be taken
+    /// for a part of it.
     pub fn is_undecided(&self) -> bool {
         self.undecided.load(Ordering::Acquire)
     }
@@ -339,7 +349,8 @@ impl WorkingTree {
         self.undecided.store(undecided, Ordering::Release);
     }
 
-    /// Sets whether data files may be linked into the repository: no further file is then opened for passthrough.
+    /// Sets whether data files may be linked into the repository: no further file is then opened
+    /// for passthrough.
     pub fn set_linking(&self, linking: bool) {
         self.linking.store(linking, Ordering::Release);
     }
@@ -366,7 +377,8 @@ impl WorkingTree {
         self.lock().state.publishing.as_deref()?.parse().ok()
     }
 
-    /// Returns the snapshots of commits that were not found, including the last one. Each may become visible until the branch moves.
+    /// Returns the snapshots of commits that were not found, including the last one. Each may
+    /// become visible until the branch moves.
     pub fn unpublished(&self) -> Vec<ObjectId> {
         let locked = self.lock();
         let given_up = locked.state.unpublished.iter().chain(&locked.state.publishing);
@@ -403,11 +415,12 @@ impl WorkingTree {
         Ok(Some(Lookup::Lower(place, found)))
     }
 
-    /// Returns the attributes of entry `name` of directory `parent`; `None` if there is none. Raises the lookup count, which
-    /// [`WorkingTree::forget`] lowers.
+    /// Returns the attributes of entry `name` of directory `parent`; `None` if there is none.
+    /// Raises the lookup count, which [`WorkingTree::forget`] lowers.
     ///
-    /// They are those after all moves so far, however long the storage takes: the kernel does not know the inode yet, and an invalidation that
-    /// is sent while the storage is asked would have no effect on it.
+    /// They are those after all moves so far, however long the storage takes: the kernel does not
+    /// know the inode yet, and an invalidation that is sent while the storage is asked would have
+    /// no effect on it.
     pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Option<Attributes>> {
         loop {
             let replaced = self.replaced();
@@ -427,7 +440,8 @@ impl WorkingTree {
                     locked.find_moved(Ino(attributes.inode));
                     return Ok(Some(locked.base.attributes(attributes)));
                 }
-                // If there is no such inode, another file has got the name meanwhile, and this one is gone.
+                // If there is no such inode, another file has got the name meanwhile, and this one
+                // is gone.
                 Some(Lookup::Upper(id)) => {
                     if locked.state.increment_lookups(id)
                         && let Some(known) = known
@@ -505,7 +519,8 @@ impl WorkingTree {
     }
 }
 
-/// Returns the error for a number that the kernel knows and that is of no inode any more. The kernel then looks the name up again.
+/// Returns the error for a number that the kernel knows and that is of no inode any more. The
+/// kernel then looks the name up again.
 pub(super) fn gone(number: Ino) -> Error {
     Error::new(ErrorKind::Stale, format!("{number} is gone: open it by its path again"))
 }

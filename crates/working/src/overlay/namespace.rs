@@ -1,7 +1,8 @@
 //! Operations on names: create, link, remove, rename.
 //!
-//! Each operation first looks names up, which may wait for a manifest, and then acts under the lock in one step: one line of the journal.
-//! The kernel keeps two operations on one name from running at the same time.
+//! Each operation first looks names up, which may wait for a manifest, and then acts under the lock
+//! in one step: one line of the journal. The kernel keeps two operations on one name from running
+//! at the same time.
 
 use super::attributes::Attributes;
 use super::node::{Directory, Inode};
@@ -29,7 +30,8 @@ pub struct CreateAttrs {
     pub rdev: u32,
     /// Target of a symbolic link.
     pub target: Option<Name>,
-    /// Gives a regular file its data file with the first write: a copy by reference then needs none.
+    /// Gives a regular file its data file with the first write: a copy by reference then needs
+    /// none.
     pub without_data: bool,
 }
 
@@ -45,7 +47,8 @@ pub enum RenameMode {
 }
 
 impl WorkingTree {
-    /// Creates an inode from `new` as `name` in directory `parent`; a regular file that is to be `open` is opened for writing.
+    /// Creates an inode from `new` as `name` in directory `parent`; a regular file that is to be
+    /// `open` is opened for writing.
     pub async fn create(&self, parent: Ino, name: Name, new: CreateAttrs, open: bool) -> Result<Attributes> {
         let guard = self.enter().await?;
         let id = self.create_inode(&guard, parent, name, new).await?;
@@ -131,7 +134,8 @@ impl WorkingTree {
         self.attributes_of(id).await
     }
 
-    /// Removes `name` of directory `parent`: an empty directory if `is_directory`, otherwise a file.
+    /// Removes `name` of directory `parent`: an empty directory if `is_directory`, otherwise a
+    /// file.
     pub async fn remove(&self, parent: Ino, name: Name, is_directory: bool) -> Result<()> {
         let guard = self.enter().await?;
         let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
@@ -248,8 +252,9 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Refuses to move a file that the kernel does not know: it has an older one by the name, from before the tree was moved, which it would show
-    /// under the new name. It then looks the name up again.
+    /// Refuses to move a file that the kernel does not know: it has an older one by the name, from
+    /// before the tree was moved, which it would show under the new name. It then looks the name up
+    /// again.
     fn refuse_unknown(&self, found: &Lookup) -> Result<()> {
         let Lookup::Upper(id) = found else { return Ok(()) };
         let locked = self.lock();
@@ -279,10 +284,12 @@ impl WorkingTree {
             }
             None => None,
         };
-        let (parent, new_parent) = (locked.promote(guard, parent)?, locked.promote(guard, new_parent)?);
+        let parent = locked.promote(guard, parent)?;
+        let new_parent = locked.promote(guard, new_parent)?;
         locked.living_directory(new_parent)?;
         locked.refuse_loop(id, new_parent)?;
-        let (exchange, at) = (how == RenameMode::Exchange, Time::now());
+        let exchange = how == RenameMode::Exchange;
+        let at = Time::now();
         if exchange && let Some(other) = replaced {
             locked.refuse_loop(other, parent)?;
         }
@@ -291,9 +298,10 @@ impl WorkingTree {
         locked.record_replacing(record, replaces)?;
         directory.into_iter().for_each(generations::removed);
         for id in std::iter::once(id).chain(replaced.filter(|_| exchange)) {
-            match locked.state.get(id).is_some_and(Inode::is_directory) {
-                true => self.uploads().requeue_set_aside(),
-                false => self.uploads().enqueue_closed(id),
+            if locked.state.get(id).is_some_and(Inode::is_directory) {
+                self.uploads().requeue_set_aside()
+            } else {
+                self.uploads().enqueue_closed(id)
             }
         }
         if let Some(id) = replaced.filter(|_| !exchange) {
@@ -366,7 +374,8 @@ impl Locked {
         }
     }
 
-    /// Refuses to move a directory below itself. The kernel checks this too, as far as it knows the directories.
+    /// Refuses to move a directory below itself. The kernel checks this too, as far as it knows the
+    /// directories.
     fn refuse_loop(&self, id: EntryId, new_parent: EntryId) -> Result<()> {
         let mut at = new_parent;
         while at != ROOT {

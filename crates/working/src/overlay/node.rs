@@ -9,11 +9,12 @@ use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_tree::tree::nodes::TreePlace;
 use icechunkfs_tree::tree::{self, Tree};
 
-/// Offset of inode numbers that were never in the base: their [`EntryId`] is added. Numbers of the base are far below.
+/// Offset of inode numbers that were never in the base: their [`EntryId`] is added. Numbers of the
+/// base are far below.
 pub const UPPER: u64 = 1 << 62;
 
-/// Position in listings of an entry that is listed in the place of the base's entry that it shows, behind all others: see
-/// [`super::listing`].
+/// Position in listings of an entry that is listed in the place of the base's entry that it shows,
+/// behind all others: see [`super::listing`].
 pub(super) const IN_PLACE: u64 = u64::MAX;
 
 /// Inode number by which the kernel knows a file.
@@ -94,8 +95,9 @@ pub struct Entry {
     /// Inode; `None` for a whiteout.
     pub id: Option<EntryId>,
     is_directory: bool,
-    /// True if an operation of this mount removed or replaced the base's entry of that name. Only then may the entry hide one of the
-    /// base: an entry of the base that merely has the same name was never deleted here.
+    /// True if an operation of this mount removed or replaced the base's entry of that name. Only
+    /// then may the entry hide one of the base: an entry of the base that merely has the same name
+    /// was never deleted here.
     pub covers: bool,
 }
 

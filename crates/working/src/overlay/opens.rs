@@ -1,7 +1,7 @@
 //! Open files, by inode number.
 //!
-//! With every request the kernel names the inode and the kind of the handle, so a handle has no state; the state that all handles of a
-//! file share is here.
+//! With every request the kernel names the inode and the kind of the handle, so a handle has no
+//! state; the state that all handles of a file share is here.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -32,7 +32,8 @@ pub struct Open {
     pub partial: Option<Partial>,
 }
 
-/// File of the base that is being overwritten from its beginning on. If the program writes all of it, as most do, no old byte is fetched.
+/// File of the base that is being overwritten from its beginning on. If the program writes all of
+/// it, as most do, no old byte is fetched.
 #[derive(Clone, Debug)]
 pub struct Partial {
     /// Number of the data file.

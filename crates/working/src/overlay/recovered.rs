@@ -29,8 +29,8 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Reads the journal in `scratch`, which must be about the branch of `origin`. The caller must check the repository
-    /// ([`Recovered::origin`]).
+    /// Reads the journal in `scratch`, which must be about the branch of `origin`. The caller must
+    /// check the repository ([`Recovered::origin`]).
     pub fn read(scratch: &ScratchDirectory, origin: &Origin) -> Result<Self> {
         let mut records = Vec::new();
         let mut first = None;
@@ -103,7 +103,8 @@ impl Recovered {
     }
 }
 
-/// Fails if `scratch`, which has no journal, has data files: they are uncommitted work, and a new journal would make all of them unneeded.
+/// Fails if `scratch`, which has no journal, has data files: they are uncommitted work, and a new
+/// journal would make all of them unneeded.
 fn refuse_without_journal(scratch: &ScratchDirectory) -> Result<()> {
     let count = Files::new(scratch.data()?).list()?.len();
     if count == 0 {
@@ -117,7 +118,8 @@ fn refuse_without_journal(scratch: &ScratchDirectory) -> Result<()> {
 }
 
 impl Origin {
-    /// Returns the error for the scratch directory at `scratch` if its changes belong to this origin instead of `other`.
+    /// Returns the error for the scratch directory at `scratch` if its changes belong to this
+    /// origin instead of `other`.
     pub fn mismatch_error(&self, other: &Origin, scratch: &Path) -> Error {
         Error::invalid(format!(
             "the scratch directory {} has changes to branch {} of {}, not to branch {} of {}: name another with --scratch, or give \

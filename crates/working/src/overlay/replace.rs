@@ -1,5 +1,5 @@
-//! Parts of a move to another snapshot besides the merge ([`super::rebase`]): quiescing operations, copying up bytes that would be lost,
-//! rewriting the journal, and invalidations.
+//! Parts of a move to another snapshot besides the merge ([`super::rebase`]): quiescing operations,
+//! copying up bytes that would be lost, rewriting the journal, and invalidations.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -28,7 +28,8 @@ pub struct TreeGuard<'a> {
     _lock: RwLockWriteGuard<'a, ()>,
 }
 
-/// Shared access to the working tree: operations change it, and nothing replaces it while this is held.
+/// Shared access to the working tree: operations change it, and nothing replaces it while this is
+/// held.
 #[derive(Debug)]
 pub(super) struct SharedTreeGuard<'a> {
     pub(super) _lock: RwLockReadGuard<'a, ()>,
@@ -67,7 +68,8 @@ impl WorkingTree {
         Ok(Arc::new(Tree::new(snapshot, table, reader)))
     }
 
-    /// Records, durably, that a commit is about to publish `snapshot`, unless bytes that it stored could not be written to the disk.
+    /// Records, durably, that a commit is about to publish `snapshot`, unless bytes that it stored
+    /// could not be written to the disk.
     pub fn about_to_publish(&self, snapshot: ObjectId) -> Result<()> {
         self.check_disk(false)?;
         let mut locked = self.lock();
@@ -77,9 +79,10 @@ impl WorkingTree {
         durable.flush()
     }
 
-    /// Copies up all bytes that only the base has and no commit will keep: untracked files and their missing ranges, deleted files that
-    /// are still open, and `foreign` chunks, which show where they are none. Returns true if there were any:
-    /// their other names then refer to the copies and not to the base.
+    /// Copies up all bytes that only the base has and no commit will keep: untracked files and
+    /// their missing ranges, deleted files that are still open, and `foreign` chunks, which show
+    /// where they are none. Returns true if there were any: their other names then refer to the
+    /// copies and not to the base.
     pub async fn preserve(
         &self,
         guard: &TreeGuard<'_>,
@@ -107,7 +110,8 @@ impl WorkingTree {
         let is_needed = !wanted.is_empty();
         for id in wanted {
             let owned = self.own(id).await;
-            // A file without a name is gone when the last program closes it, and needs no bytes then.
+            // A file without a name is gone when the last program closes it, and needs no bytes
+            // then.
             if self.lock().state.get(id).is_some() {
                 owned?;
             }
@@ -115,8 +119,8 @@ impl WorkingTree {
         Ok(is_needed)
     }
 
-    /// Adds the other numbers by which the kernel knows the inodes: one that was created here and committed keeps the number it had, and the name
-    /// of an old version has got another one.
+    /// Adds the other numbers by which the kernel knows the inodes: one that was created here and
+    /// committed keeps the number it had, and the name of an old version has got another one.
     pub fn for_kernel(&self, mut invalidations: Vec<Invalidation>) -> Vec<Invalidation> {
         let locked = self.lock();
         let more: Vec<Invalidation> = invalidations
@@ -135,11 +139,14 @@ impl WorkingTree {
         invalidations
     }
 
-    /// Returns the numbers of `places` of the base, except of those that were changed in their places: a commit of these shows the bytes that the
-    /// kernel has.
+    /// Returns the numbers of `places` of the base, except of those that were changed in their
+    /// places: a commit of these shows the bytes that the kernel has.
     pub fn unless_in_place(&self, places: impl Iterator<Item = TreePlace>) -> Vec<Ino> {
-        let (base, locked) = (self.base(), self.lock());
-        let (tree, state, none) = (&base.tree, &locked.state, HashSet::new());
+        let base = self.base();
+        let locked = self.lock();
+        let tree = &base.tree;
+        let state = &locked.state;
+        let none = HashSet::new();
         let is_in_place = |number: Ino| {
             let found = state.at_number(number).filter(|(_, inode)| inode.source() != Some(&Source::Lower));
             found.is_some_and(|(_, inode)| has_home_name(tree, state, inode, &none))
@@ -147,8 +154,9 @@ impl WorkingTree {
         places.map(|place| Ino::of_place(tree, &place)).filter(|number| !is_in_place(*number)).collect()
     }
 
-    /// Plans to discard the changes at and below `path`, except for files of `untracked`. Those in the place of an entry of the base,
-    /// which comes back, are removed from the set and discarded too.
+    /// Plans to discard the changes at and below `path`, except for files of `untracked`. Those in
+    /// the place of an entry of the base, which comes back, are removed from the set and discarded
+    /// too.
     pub async fn plan_discard(
         &self,
         _guard: &TreeGuard<'_>,
@@ -165,7 +173,8 @@ impl WorkingTree {
         }
     }
 
-    /// Creates the candidate of [`WorkingTree::plan_discard`]. Adds the numbers of new data files to `new_data`, even if it fails.
+    /// Creates the candidate of [`WorkingTree::plan_discard`]. Adds the numbers of new data files
+    /// to `new_data`, even if it fails.
     async fn discarded(
         &self,
         path: &str,
@@ -192,7 +201,9 @@ impl WorkingTree {
         }
         let kept = |(parent, name): &(EntryId, Name)| old.get(*parent)?.directory()?.get(name)?.id;
         let mut kept: HashSet<EntryId> = untracked.iter().filter_map(kept).collect();
-        let (stays, relocated, tree) = (Vec::new(), Vec::new(), &base.tree);
+        let stays = Vec::new();
+        let relocated = Vec::new();
+        let tree = &base.tree;
         let mut discard = Discard {
             state: &old,
             opens: &opens,
@@ -223,7 +234,8 @@ impl WorkingTree {
         Ok(Candidate { invalidations, kept, returned, same_backings, ..candidate })
     }
 
-    /// Parts untracked names from files that have another name where the base has them: the untracked names keep the bytes.
+    /// Parts untracked names from files that have another name where the base has them: the
+    /// untracked names keep the bytes.
     async fn part_untracked(
         &self,
         state: &mut State,

@@ -1,10 +1,13 @@
-//! Restore: makes a part of the tree what a plan ([`icechunkfs_repo::restore`]) says, without any bytes: files become references.
+//! Restore: makes a part of the tree what a plan ([`icechunkfs_repo::restore`]) says, without any
+//! bytes: files become references.
 //!
-//! The state begins as that of a discard, so that below the path there are only entries of the base and untracked files. Moved
-//! directories are then taken out of their places, deleted ones get whiteouts, and both moved and new ones get their places from the top
-//! down; documents and chunks follow. A replaced file is another inode: handles that are open keep the bytes that they had.
+//! The state begins as that of a discard, so that below the path there are only entries of the base
+//! and untracked files. Moved directories are then taken out of their places, deleted ones get
+//! whiteouts, and both moved and new ones get their places from the top down; documents and chunks
+//! follow. A replaced file is another inode: handles that are open keep the bytes that they had.
 //!
-//! Nothing here decides whether the result is right: the layer above detects the changes in it and compares them with the plan.
+//! Nothing here decides whether the result is right: the layer above detects the changes in it and
+//! compares them with the plan.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -53,9 +56,11 @@ enum Placed<'a> {
 }
 
 impl WorkingTree {
-    /// Plans to restore what is at and below `path`, as `plan` says, which was made for the base. Files of `untracked` stay.
+    /// Plans to restore what is at and below `path`, as `plan` says, which was made for the base.
+    /// Files of `untracked` stay.
     ///
-    /// Errors: those of [`WorkingTree::plan_discard`], and [`ErrorKind::Stale`] if untracked files are in the way.
+    /// Errors: those of [`WorkingTree::plan_discard`], and [`ErrorKind::Stale`] if untracked files
+    /// are in the way.
     pub async fn plan_restore(
         &self,
         guard: &TreeGuard<'_>,
@@ -65,7 +70,8 @@ impl WorkingTree {
     ) -> Result<Candidate> {
         let mut kept = untracked.clone();
         let mut candidate = self.plan_discard(guard, path, &mut kept).await?;
-        // A discard removes those that are in the place of an entry of the base; nobody has said that their bytes are not needed.
+        // A discard removes those that are in the place of an entry of the base; nobody has said
+        // that their bytes are not needed.
         if kept.len() != untracked.len() {
             let state = self.snapshot().0;
             let path_of =
@@ -123,7 +129,8 @@ impl Edit<'_> {
         self.put_chunks(changes, &places).await
     }
 
-    /// Takes the directories of moved nodes out of their places, unless they move with the directory above. Returns them.
+    /// Takes the directories of moved nodes out of their places, unless they move with the
+    /// directory above. Returns them.
     fn detach_moved<'a>(
         &mut self,
         moved: &'a [Move],
@@ -267,12 +274,14 @@ impl Edit<'_> {
     /// Returns the directory `name` of `parent`; creates it if it is missing.
     async fn enter(&mut self, parent: EntryId, name: &str) -> Result<EntryId> {
         let tree = Arc::clone(&self.base.tree);
-        let (text, name) = (name, Name::new(name.as_bytes()));
+        let text = name;
+        let name = Name::new(name.as_bytes());
         let entry = self.entry(parent, &name);
         if let Some(id) = entry.and_then(|entry| entry.id) {
-            return match self.state.get(id).is_some_and(Inode::is_directory) {
-                true => Ok(id),
-                false => Err(untracked_in_the_way(&[self.path_in(parent, &name)])),
+            return if self.state.get(id).is_some_and(Inode::is_directory) {
+                Ok(id)
+            } else {
+                Err(untracked_in_the_way(&[self.path_in(parent, &name)]))
             };
         }
         if entry.is_none()
@@ -348,7 +357,8 @@ impl Edit<'_> {
 
     /// Returns the paths of the files below a directory that are not the base's.
     fn files_below(&self, id: EntryId) -> Vec<String> {
-        let (mut files, mut pending) = (Vec::new(), vec![id]);
+        let mut files = Vec::new();
+        let mut pending = vec![id];
         while let Some(at) = pending.pop() {
             for (name, entry) in self.state.get(at).and_then(Inode::directory).into_iter().flat_map(Directory::entries)
             {

@@ -1,8 +1,9 @@
 //! The result of a discard: the base paths that show the base again, and the entries that stay.
 //!
-//! A directory that does not stay leaves its base path to the base. Everything that comes from below that path would then be in two places
-//! with one inode number, so it does not stay either: a directory goes back too, which can free further base paths, and the names of a
-//! file are parted from it ([`WorkingTree::part_staying`]).
+//! A directory that does not stay leaves its base path to the base. Everything that comes from
+//! below that path would then be in two places with one inode number, so it does not stay either: a
+//! directory goes back too, which can free further base paths, and the names of a file are parted
+//! from it ([`WorkingTree::part_staying`]).
 
 use std::collections::HashSet;
 
@@ -23,7 +24,8 @@ pub struct Returned {
     path: String,
     /// Base paths that show the base again.
     homes: HashSet<String>,
-    /// Present paths of moved nodes that have one of their two paths at or below the discarded path, or are in such a node.
+    /// Present paths of moved nodes that have one of their two paths at or below the discarded
+    /// path, or are in such a node.
     discarded: HashSet<String>,
     /// Present paths of all nodes that go back.
     moved: HashSet<String>,
@@ -39,7 +41,8 @@ pub(super) struct Staying {
 }
 
 impl Returned {
-    /// Finds the directories of `state` that go back if the changes at and below `path` are discarded, and what stays.
+    /// Finds the directories of `state` that go back if the changes at and below `path` are
+    /// discarded, and what stays.
     pub(super) fn find(state: &State, tree: &Tree, path: &str) -> (Self, Staying) {
         let mut returned =
             Returned { path: path.to_owned(), homes: HashSet::from([path.to_owned()]), ..Self::default() };
@@ -55,10 +58,12 @@ impl Returned {
         }
     }
 
-    /// Adds the base paths of the directories that do not stay. Returns what stays, if no path was added.
+    /// Adds the base paths of the directories that do not stay. Returns what stays, if no path was
+    /// added.
     fn walk(&mut self, state: &State, tree: &Tree) -> Staying {
         let mut staying = Staying::default();
-        // Additions take effect in the next walk, so that the first one knows only the discarded path.
+        // Additions take effect in the next walk, so that the first one knows only the discarded
+        // path.
         let mut homes = Vec::new();
         let mut pending = vec![(ROOT, "/".to_owned(), true)];
         let mut seen = HashSet::new();
@@ -138,9 +143,11 @@ fn is_in(paths: &HashSet<String>, path: &str) -> bool {
 }
 
 impl WorkingTree {
-    /// Parts the names that stay from files whose place shows the base again: they keep their bytes as files that are not of the base.
+    /// Parts the names that stay from files whose place shows the base again: they keep their bytes
+    /// as files that are not of the base.
     ///
-    /// Fails with [`ErrorKind::Busy`] if such a file is open: its handles would follow the other file.
+    /// Fails with [`ErrorKind::Busy`] if such a file is open: its handles would follow the other
+    /// file.
     pub(super) async fn part_staying(
         &self,
         state: &mut State,
@@ -185,11 +192,13 @@ impl WorkingTree {
 }
 
 impl State {
-    /// Fails if the base shows a place again that an inode shows elsewhere: two files would have one inode number.
+    /// Fails if the base shows a place again that an inode shows elsewhere: two files would have
+    /// one inode number.
     pub(super) fn check_shown_once(&self, tree: &Tree) -> Result<()> {
         for (id, inode) in self.iter().filter(|(id, inode)| *id != ROOT && !inode.names.is_empty()) {
             if let Some(place) = inode.lower.as_ref().filter(|place| self.shows_base_at(tree, place)) {
-                let (now, home) = (self.path(id).unwrap_or_default(), tree.path_of(place));
+                let now = self.path(id).unwrap_or_default();
+                let home = tree.path_of(place);
                 let message = format!(
                     "{now} comes from {home}, which would be there too: discard {now} first, or commit; nothing was changed"
                 );

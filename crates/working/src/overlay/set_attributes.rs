@@ -1,6 +1,7 @@
 //! `chmod`, `chown`, `utimens`, `truncate`.
 //!
-//! Modes, owners and times last until the commit, because Icechunk does not store them. Changing them copies no bytes.
+//! Modes, owners and times last until the commit, because Icechunk does not store them. Changing
+//! them copies no bytes.
 
 use super::attributes::Attributes;
 use super::node::Inode;

@@ -42,7 +42,8 @@ impl WorkingTree {
         data.is_some_and(|data| locked.state.borrowed(data).is_some())
     }
 
-    /// Returns the location of inode `id`'s bytes in the repository, if fetching `missing` of them is worth postponing.
+    /// Returns the location of inode `id`'s bytes in the repository, if fetching `missing` of them
+    /// is worth postponing.
     async fn worth_borrowing(&self, id: EntryId, missing: impl Fn(u64) -> u64) -> Result<Option<ChunkPayload>> {
         let base = self.base();
         if base.tree.reader().is_local() {
@@ -60,18 +61,21 @@ impl WorkingTree {
             }
             _ => None,
         };
-        // Virtual chunks may change or be unreadable: the writer must get that error, not the commit.
+        // Virtual chunks may change or be unreadable: the writer must get that error, not the
+        // commit.
         Ok(payload.filter(|payload| {
             matches!(payload, ChunkPayload::Native { .. }) && missing(payload.length()) >= WORTH_BORROWING
         }))
     }
 
-    /// Gives inode `id`, whose bytes are in the repository, an empty sparse copy. Returns false if fetching all bytes is better.
+    /// Gives inode `id`, whose bytes are in the repository, an empty sparse copy. Returns false if
+    /// fetching all bytes is better.
     pub(super) async fn create_sparse(&self, file_lock: &FileLock) -> Result<bool> {
         let id = file_lock.id();
         let Some(from) = self.worth_borrowing(id, |length| length).await? else { return Ok(false) };
         let times = self.attributes_of(id).await?.meta;
-        let (length, data) = (from.length(), self.lock().state.next_data_file());
+        let length = from.length();
+        let data = self.lock().state.next_data_file();
         let file = self.files().create(data)?;
         let made = file.set_len(length).map_err(|e| Error::io("lengthening a scratch file", e));
         let made = made.and_then(|()| self.files().set_times(data, times.atime, times.mtime));
@@ -81,7 +85,8 @@ impl WorkingTree {
         Ok(true)
     }
 
-    /// Makes data file `data` a sparse copy of inode `id` that lacks `missing`. Returns false if fetching them is better.
+    /// Makes data file `data` a sparse copy of inode `id` that lacks `missing`. Returns false if
+    /// fetching them is better.
     pub(super) async fn make_sparse(
         &self,
         file_lock: &FileLock,
@@ -148,16 +153,19 @@ impl WorkingTree {
         Ok(true)
     }
 
-    /// Records that no bytes behind the end of `file`, which is data file `data`, are missing: they were cut off, and do not come back when the
-    /// file grows again. Cutting them off may not have come to record it.
+    /// Records that no bytes behind the end of `file`, which is data file `data`, are missing: they
+    /// were cut off, and do not come back when the file grows again. Cutting them off may not have
+    /// come to record it.
     fn clip_missing(&self, data: DataFileId, file: &File) -> Result<()> {
         let length = file.metadata().map_err(|e| Error::io("the size of a scratch file", e))?.len();
         self.lock().cover(data, &(length..u64::MAX))
     }
 
-    /// Reads up to `size` bytes of data file `data` of inode `id`, with missing ranges from the repository.
+    /// Reads up to `size` bytes of data file `data` of inode `id`, with missing ranges from the
+    /// repository.
     pub(super) async fn read_data(&self, id: EntryId, data: DataFileId, offset: u64, size: u32) -> Result<Bytes> {
-        // The missing ranges are read first: bytes written meanwhile may be seen, and bytes fetched meanwhile are the same.
+        // The missing ranges are read first: bytes written meanwhile may be seen, and bytes fetched
+        // meanwhile are the same.
         let missing = {
             let locked = self.lock();
             let end = offset.saturating_add(u64::from(size));
@@ -207,7 +215,8 @@ impl WorkingTree {
         let Some((data, borrowed)) = self.borrowed_of(id) else { return Ok(()) };
         let place = || self.lock().state.path(id).unwrap_or_default();
         tracing::debug!("{}: fetching the {} bytes that were not written", place(), borrowed.bytes());
-        let (file, times) = (self.files().open(data)?, self.attributes_of(id).await?.meta);
+        let file = self.files().open(data)?;
+        let times = self.attributes_of(id).await?.meta;
         self.clip_missing(data, &file)?;
         let Some((_, borrowed)) = self.borrowed_of(id) else { return Ok(()) };
         let steps = borrowed.missing.iter().flat_map(|range| {
@@ -231,7 +240,8 @@ impl WorkingTree {
     }
 
     async fn fetch_stored(&self, from: &ChunkPayload, range: &Range<u64>) -> Result<Bytes> {
-        let (base, length) = (self.base(), range.end - range.start);
+        let base = self.base();
+        let length = range.end - range.start;
         if let Some(chunk) = base.tree.range_of(from)? {
             return base.tree.reader().read_exactly(&chunk, range.start, length).await;
         }

@@ -1,12 +1,16 @@
-//! Sparse copies: data files that have only the ranges that were written, while the rest is still in the repository.
+//! Sparse copies: data files that have only the ranges that were written, while the rest is still
+//! in the repository.
 //!
-//! A program that writes a few bytes of a large chunk (most often a shard) over a network must not wait for all of it. The data file gets
-//! the length of the chunk and holds the written bytes; the missing ranges are kept in memory and in the journal, and reads combine both
-//! sources. A commit fetches the ranges that are still missing, since a chunk is stored as a whole; so does an operation that needs all
-//! of the file. A file that is overwritten, emptied, removed or discarded before then costs nothing.
+//! A program that writes a few bytes of a large chunk (most often a shard) over a network must not
+//! wait for all of it. The data file gets the length of the chunk and holds the written bytes; the
+//! missing ranges are kept in memory and in the journal, and reads combine both sources. A commit
+//! fetches the ranges that are still missing, since a chunk is stored as a whole; so does an
+//! operation that needs all of the file. A file that is overwritten, emptied, removed or discarded
+//! before then costs nothing.
 //!
-//! The missing ranges only shrink, and each step is recorded after the bytes are in the file: after a crash, bytes that were not recorded
-//! are those of the repository. One task at a time writes to or completes a file.
+//! The missing ranges only shrink, and each step is recorded after the bytes are in the file: after
+//! a crash, bytes that were not recorded are those of the repository. One task at a time writes to
+//! or completes a file.
 
 use std::ops::Range;
 
@@ -23,7 +27,8 @@ pub struct SparseCopy {
 }
 
 impl SparseCopy {
-    /// Creates a sparse copy that lacks `missing` of the bytes at `from`; returns `None` if it lacks none.
+    /// Creates a sparse copy that lacks `missing` of the bytes at `from`; returns `None` if it
+    /// lacks none.
     pub(super) fn new(from: ChunkPayload, missing: &[(u64, u64)]) -> Option<Self> {
         let mut ranges: Vec<Range<u64>> = missing
             .iter()

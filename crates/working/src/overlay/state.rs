@@ -1,12 +1,13 @@
 //! The differences from the base, in memory: inodes and their names.
 //!
-//! The state follows from [`Record`]s applied one after another: during a mount each is appended to the journal first, when a mount
-//! begins they are read from it. A rebase or a discard installs another state with a rewritten journal. A crash thus leaves the state
-//! that programs saw.
+//! The state follows from [`Record`]s applied one after another: during a mount each is appended to
+//! the journal first, when a mount begins they are read from it. A rebase or a discard installs
+//! another state with a rewritten journal. A crash thus leaves the state that programs saw.
 //!
-//! An inode of the base is *promoted* when it, or anything below it, changes: it gets an [`Inode`] here and keeps the number by which the
-//! kernel knows it. Ancestors are promoted first, so that every change can be reached from the root. A promoted directory shows the
-//! base's entries except those that it has or hides itself.
+//! An inode of the base is *promoted* when it, or anything below it, changes: it gets an [`Inode`]
+//! here and keeps the number by which the kernel knows it. Ancestors are promoted first, so that
+//! every change can be reached from the root. A promoted directory shows the base's entries except
+//! those that it has or hides itself.
 
 mod numbers;
 
@@ -25,10 +26,11 @@ use icechunkfs_tree::tree::nodes::TreePlace;
 #[derive(Clone, Debug, Default)]
 pub struct State {
     inodes: HashMap<EntryId, Inode>,
-    /// Inodes by kernel number, where that is one of the base's. A replaced inode keeps its number while it is open.
+    /// Inodes by kernel number, where that is one of the base's. A replaced inode keeps its number
+    /// while it is open.
     promoted: HashMap<Ino, EntryId>,
-    /// Inodes by the base's number of the entry that they show: promoted inodes, and new inodes that a commit has added to the base,
-    /// which the kernel knows by another number.
+    /// Inodes by the base's number of the entry that they show: promoted inodes, and new inodes
+    /// that a commit has added to the base, which the kernel knows by another number.
     shown: HashMap<Ino, EntryId>,
     /// Next inode id, data file number or listing position.
     next: u64,
@@ -40,7 +42,8 @@ pub struct State {
     pub publishing: Option<String>,
     /// Snapshots that earlier commits were about to publish and that were not found.
     pub unpublished: Vec<String>,
-    /// True while the journal of an old release is applied, which does not record which entries cover an entry of the base: all do.
+    /// True while the journal of an old release is applied, which does not record which entries
+    /// cover an entry of the base: all do.
     pub(super) all_entries_cover: bool,
 }
 
@@ -52,7 +55,8 @@ impl State {
 
     /// Returns an empty state whose numbers continue those of this one.
     pub(super) fn successor(&self) -> Self {
-        let (borrowed, restored) = (self.borrowed.clone(), self.restored.clone());
+        let borrowed = self.borrowed.clone();
+        let restored = self.restored.clone();
         State { next: self.next, borrowed, restored, ..State::default() }
     }
 
@@ -62,12 +66,15 @@ impl State {
             self.promoted.insert(number, id);
         }
         let entries = (body == Body::Directory).then(Box::default);
-        let (lower, lower_number, names) = (None, None, SmallVec::new());
+        let lower = None;
+        let lower_number = None;
+        let names = SmallVec::new();
         let inode = Inode { number, lower, lower_number, meta, body, entries, names, lookup_count };
         self.inodes.insert(id, inode);
     }
 
-    /// Takes over an inode of another state, without names and entries, at place `lower` of the base. `meta` replaces its attributes.
+    /// Takes over an inode of another state, without names and entries, at place `lower` of the
+    /// base. `meta` replaces its attributes.
     pub(super) fn adopt(&mut self, id: EntryId, inode: &Inode, meta: Meta, lower: Option<(TreePlace, Ino)>) {
         let is_known = lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
         self.insert_bare(id, inode.number, inode.body.clone(), meta, inode.lookup_count);
@@ -93,7 +100,8 @@ impl State {
         id
     }
 
-    /// Removes the entry `name` of directory `parent`, and the name from its inode, so that the base's entry shows.
+    /// Removes the entry `name` of directory `parent`, and the name from its inode, so that the
+    /// base's entry shows.
     pub(super) fn leave(&mut self, parent: EntryId, name: &Name) {
         let Some(directory) = self.get_mut(parent).and_then(|inode| inode.entries.as_mut()) else { return };
         let id = directory.get(name).and_then(|entry| entry.id);
@@ -103,7 +111,8 @@ impl State {
         }
     }
 
-    /// Gives `name` of directory `parent` to `id`, or makes it a whiteout, at position `order` in listings or a new one.
+    /// Gives `name` of directory `parent` to `id`, or makes it a whiteout, at position `order` in
+    /// listings or a new one.
     pub(super) fn put_entry(
         &mut self,
         parent: EntryId,
@@ -208,7 +217,8 @@ impl State {
         self.inodes.iter().map(|(id, inode)| (*id, inode))
     }
 
-    /// Returns a path of the inode, for messages and classification. An inode without names has none.
+    /// Returns a path of the inode, for messages and classification. An inode without names has
+    /// none.
     pub fn path(&self, id: EntryId) -> Option<String> {
         let mut parts = Vec::new();
         let mut at = id;
@@ -228,7 +238,8 @@ impl State {
 
     /// Applies `record`, which is in the journal or about to be, on top of `tree`.
     ///
-    /// Fails with [`icechunkfs_base::error::ErrorKind::Corrupt`], without a change, if the record does not fit the state.
+    /// Fails with [`icechunkfs_base::error::ErrorKind::Corrupt`], without a change, if the record
+    /// does not fit the state.
     pub fn apply(&mut self, record: Record, tree: &Tree) -> Result<()> {
         match record {
             Record::Base { .. } => Err(Error::corrupt("a second first line")),
@@ -356,7 +367,8 @@ impl State {
     }
 
     fn attach_over(&mut self, parent: EntryId, name: Name, id: EntryId, covers: bool, at: Option<Time>) -> Result<()> {
-        // A name that is replaced keeps its place in listings: one that is under way would miss it otherwise.
+        // A name that is replaced keeps its place in listings: one that is under way would miss it
+        // otherwise.
         let replaced = self.touch(parent, at)?.get(&name).filter(|entry| entry.id.is_some());
         let order = replaced.map(|entry| entry.order).filter(|order| *order != IN_PLACE);
         self.put_entry(parent, name, Some(id), covers, order);
@@ -399,7 +411,8 @@ impl State {
         at: Time,
     ) -> Result<()> {
         let entry = |place: &(EntryId, Name)| Ok::<_, Error>(self.directory(place.0)?.get(&place.1).and_then(|e| e.id));
-        let (moved, other) = (entry(&from)?, entry(&to)?);
+        let moved = entry(&from)?;
+        let other = entry(&to)?;
         let moved = moved.ok_or_else(|| Error::corrupt(format!("there is no `{}`", from.1)))?;
         if exchange && other.is_none() {
             return Err(Error::corrupt(format!("there is no `{}`", to.1)));
@@ -422,7 +435,8 @@ impl State {
         Some(inode)
     }
 
-    /// Makes an inode show `lower`, a place of the base and its number there, or nothing of the base.
+    /// Makes an inode show `lower`, a place of the base and its number there, or nothing of the
+    /// base.
     pub(super) fn bind(&mut self, id: EntryId, lower: Option<(TreePlace, Ino)>) {
         let Some(inode) = self.inodes.get_mut(&id) else { return };
         let (place, number) = lower.unzip();
@@ -464,7 +478,8 @@ impl State {
                 if inode.is_directory() {
                     open.push(id);
                 }
-                let (meta, body) = (inode.meta, inode.body.clone());
+                let meta = inode.meta;
+                let body = inode.body.clone();
                 records.push(match &inode.lower {
                     Some(place) => {
                         let lower = tree.path_of(place);
@@ -493,7 +508,8 @@ impl State {
 
 /// Returns the record of the root, which every journal has.
 pub(super) fn root_record(meta: Meta) -> Record {
-    let (name, lower) = (Name::new(b""), "/".to_owned());
+    let name = Name::new(b"");
+    let lower = "/".to_owned();
     Record::Promote { parent: None, name, id: ROOT, lower, meta, body: Body::Directory }
 }
 

@@ -1,11 +1,13 @@
 //! Eager uploads: changed files that are stored before a commit refers to them.
 //!
-//! A file that is closed or renamed is queued and examined a little later ([`EagerUploads::next`]): by then a program that reopens or renames
-//! files at once is done. An upload is remembered by the number of its data file until the file may have changed. A data file changes
-//! through a writing handle or a truncation, and both report it ([`EagerUploads::forget`]), during an upload too. An object that is no longer
-//! remembered is garbage.
+//! A file that is closed or renamed is queued and examined a little later ([`EagerUploads::next`]):
+//! by then a program that reopens or renames files at once is done. An upload is remembered by the
+//! number of its data file until the file may have changed. A data file changes through a writing
+//! handle or a truncation, and both report it ([`EagerUploads::forget`]), during an upload too. An
+//! object that is no longer remembered is garbage.
 //!
-//! Nothing of this is on disk. The next mount knows no uploads, and its commit stores all changed files.
+//! Nothing of this is on disk. The next mount knows no uploads, and its commit stores all changed
+//! files.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -27,7 +29,8 @@ use icechunkfs_repo::commit::changes::ChunkFile;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 
-/// Delay after a file is closed or renamed. A program's next steps take milliseconds; a commit that comes earlier stores the file itself.
+/// Delay after a file is closed or renamed. A program's next steps take milliseconds; a commit that
+/// comes earlier stores the file itself.
 const QUIET: Duration = Duration::from_millis(50);
 /// Largest exponent of the delay, which doubles with each upload or postponement of the same file.
 const LONGEST_QUIET: u32 = 12;
@@ -265,7 +268,8 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
 }
 
 impl Ticket {
-    /// Records that the bytes are stored as `payload`. Returns false if the file has changed since they were read.
+    /// Records that the bytes are stored as `payload`. Returns false if the file has changed since
+    /// they were read.
     pub fn stored(self, payload: ChunkPayload) -> bool {
         let mut inner = self.uploads.inner.lock();
         let is_current = self.is_current(&inner);
@@ -345,7 +349,8 @@ impl WorkingTree {
         if self.uploads.inner.lock().holds > 0 {
             return Ok(UploadDecision::Later);
         }
-        // A mapping of a passthrough file outlives the handle. Without passthrough, every writer has a handle.
+        // A mapping of a passthrough file outlives the handle. Without passthrough, every writer
+        // has a handle.
         if self.was_passthrough_used() && Files::writer_state(&file.open()?) != WriterState::AtRest {
             return Ok(UploadDecision::Later);
         }
@@ -363,7 +368,8 @@ impl WorkingTree {
     }
 }
 
-/// Returns `name` in directory `parent`, relative to the nearest ancestor directory that has a document.
+/// Returns `name` in directory `parent`, relative to the nearest ancestor directory that has a
+/// document.
 fn named(state: &State, tree: &Tree, mut parent: EntryId, name: &Name) -> Option<Named> {
     let document_name = Name::new(ZARR_JSON.as_bytes());
     let mut key = name.text()?.to_owned();
@@ -435,7 +441,8 @@ mod tests {
         let failing = uploads.ticket(EntryId(2), DataFileId(11), stat(5)).unwrap();
         let hold = uploads.hold();
         assert!(uploads.ticket(EntryId(3), DataFileId(12), stat(5)).is_none());
-        let (one, other) = (Arc::clone(&uploads), Arc::clone(&uploads));
+        let one = Arc::clone(&uploads);
+        let other = Arc::clone(&uploads);
         let one = tokio::spawn(async move { one.wait_for(DataFileId(10), &stat(5)).await });
         let other = tokio::spawn(async move { other.wait_for(DataFileId(11), &stat(5)).await });
         tokio::task::yield_now().await;

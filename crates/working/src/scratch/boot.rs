@@ -1,7 +1,9 @@
-//! The `boot` file: tells whether the machine restarted since a journal was last used, and how much of the journal was durable.
+//! The `boot` file: tells whether the machine restarted since a journal was last used, and how much
+//! of the journal was durable.
 //!
-//! One line has the kernel's boot id, the journal's inode number and the number of durable bytes. The file is written after each flush
-//! and never flushed: the number may be old, but is never too large.
+//! One line has the kernel's boot id, the journal's inode number and the number of durable bytes.
+//! The file is written after each flush and never flushed: the number may be old, but is never too
+//! large.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -28,13 +30,14 @@ pub(super) struct LastUse {
 pub(super) fn note(directory: &OwnedFd, journal: &File, durable: u64) {
     let Ok(inode) = journal.metadata().map(|metadata| metadata.ino()) else { return };
     let Ok(file) = open_file(directory, NAME, OFlags::WRONLY | OFlags::CREATE) else { return };
-    // The fixed length lets a line replace the last one. Without a line (on a full disk) a power cut looks like the death of a daemon.
+    // The fixed length lets a line replace the last one. Without a line (on a full disk) a power
+    // cut looks like the death of a daemon.
     let line = format!("{} {inode:020} {durable:020}\n", boot_id());
     let _ = file.write_all_at(line.as_bytes(), 0);
 }
 
-/// Reads the `boot` file in `directory` and applies it to `journal`; `None` if there is no file. Only a power cut leaves an unreadable
-/// one.
+/// Reads the `boot` file in `directory` and applies it to `journal`; `None` if there is no file.
+/// Only a power cut leaves an unreadable one.
 pub(super) fn last_use(directory: &OwnedFd, journal: &File) -> Option<LastUse> {
     let file = open_file(directory, NAME, OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
     let mut text = vec![0; MAX];

@@ -1,25 +1,32 @@
 //! Replaces the journal by a shorter one while changes continue.
 //!
-//! [`compact`] gets the records of the state at a position of the journal ([`Durable::end`]) and holds no lock while it writes and
-//! flushes them as `journal.compact`. Then the new journal takes the place of the old one ([`Durable::switch_to`]). All of that is a flush
-//! ([`Durable::flush`]), so that no other flush and no other replacement runs meanwhile:
+//! [`compact`] gets the records of the state at a position of the journal ([`Durable::end`]) and
+//! holds no lock while it writes and flushes them as `journal.compact`. Then the new journal takes
+//! the place of the old one ([`Durable::switch_to`]). All of that is a flush ([`Durable::flush`]),
+//! so that no other flush and no other replacement runs meanwhile:
 //!
-//! 1. Data files that the lines so far need are written out. Lines that replace bytes wait for their data files from here to the end.
+//! 1. Data files that the lines so far need are written out. Lines that replace bytes wait for
+//!    their data files from here to the end.
 //! 2. The lines so far are copied to the new journal, and it is flushed.
-//! 3. Appends wait while the lines that arrived since then are copied and the new journal is renamed. Both are work on the page cache,
-//!    like an append. The next line goes to the new journal.
-//! 4. The directory is flushed. Now the lines of step 2 are durable, and the files that they made unneeded are unlinked.
+//! 3. Appends wait while the lines that arrived since then are copied and the new journal is
+//!    renamed. Both are work on the page cache, like an append. The next line goes to the new
+//!    journal.
+//! 4. The directory is flushed. Now the lines of step 2 are durable, and the files that they made
+//!    unneeded are unlinked.
 //!
-//! At each moment the file called `journal` has every line that a program was answered, because the rename is atomic and no line is
-//! appended during it: the death of the daemon loses nothing. A power cut before step 4 ends leaves the old journal or the new one:
+//! At each moment the file called `journal` has every line that a program was answered, because the
+//! rename is atomic and no line is appended during it: the death of the daemon loses nothing. A
+//! power cut before step 4 ends leaves the old journal or the new one:
 //!
-//! - The old one has all lines that were durable when step 1 began, and no flush has promised more: a caller of `fsync` waits for the end
-//!   of step 4, and then flushes again if its line is younger than step 1. Nothing has been unlinked since.
-//! - The new one is on the disk with the lines of step 2, which are at least as many. Of those of step 3, any may be torn, as in a
-//!   journal that was not flushed; the `boot` file is about the other inode, so that the end may be cut off anywhere.
+//! - The old one has all lines that were durable when step 1 began, and no flush has promised more:
+//!   a caller of `fsync` waits for the end of step 4, and then flushes again if its line is younger
+//!   than step 1. Nothing has been unlinked since.
+//! - The new one is on the disk with the lines of step 2, which are at least as many. Of those of
+//!   step 3, any may be torn, as in a journal that was not flushed; the `boot` file is about the
+//!   other inode, so that the end may be cut off anywhere.
 //!
-//! If a step before the rename fails, the old journal continues. If the directory cannot be flushed, the new journal counts as failed,
-//! and the next change rewrites it.
+//! If a step before the rename fails, the old journal continues. If the directory cannot be
+//! flushed, the new journal counts as failed, and the next change rewrites it.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -56,14 +63,17 @@ pub(super) struct Replacement {
     pub(super) name: &'static str,
     pub(super) file: Arc<File>,
     pub(super) length: u64,
-    /// End of the present journal that the new one stands for; `None` if all of it, and the caller keeps appends out.
+    /// End of the present journal that the new one stands for; `None` if all of it, and the caller
+    /// keeps appends out.
     pub(super) end: Option<End>,
 }
 
-/// Replaces the journal of `durable` by one of `records`, which describe it up to `end`. Does nothing if it has been replaced since.
+/// Replaces the journal of `durable` by one of `records`, which describe it up to `end`. Does
+/// nothing if it has been replaced since.
 pub fn compact(durable: &Durable, end: End, records: &[Record]) -> Result<()> {
     let reserve = durable.reserve();
-    // The journal is at least as long as a compact one, so only a nearly full disk requires the exact length.
+    // The journal is at least as long as a compact one, so only a nearly full disk requires the
+    // exact length.
     if !reserve.has_room_for(end.length) {
         let length = journal::encoded_length(records)?;
         let is_worth_it = durable.needs_rewrite() || length <= end.length / TIMES_LONGER;
@@ -91,8 +101,8 @@ impl Durable {
         Arc::ptr_eq(&self.state.lock().file, file)
     }
 
-    /// Makes `new` the journal, with the lines that were appended since, unless another journal has taken the place of the one that it
-    /// stands for.
+    /// Makes `new` the journal, with the lines that were appended since, unless another journal has
+    /// taken the place of the one that it stands for.
     pub(super) fn switch_to(&self, new: &Replacement) -> Result<()> {
         let turn = self.turn.lock();
         let is_current = new.end.as_ref().is_none_or(|end| {
@@ -106,7 +116,8 @@ impl Durable {
         switched
     }
 
-    /// Puts `new` in the place of journal `old`, of which `length` bytes have to be durable. Returns the length of their copy.
+    /// Puts `new` in the place of journal `old`, of which `length` bytes have to be durable.
+    /// Returns the length of their copy.
     pub(super) fn switch(&self, new: &Replacement, old: &File, length: u64) -> std::io::Result<u64> {
         let begin = new.end.as_ref().map_or(length, |end| end.length);
         // The records of the state do not have the marks of data files.
@@ -206,14 +217,16 @@ mod tests {
             let (place, mut journal) = scratch();
             let path = place.path().join("data/7");
             std::fs::write(&path, "bytes").unwrap();
-            let (durable, end) = (Arc::clone(journal.durable()), journal.durable().end());
+            let durable = Arc::clone(journal.durable());
+            let end = journal.durable().end();
             journal.append(&record(1), Some(DataFileId(7))).unwrap();
             assert!(durable.state.lock().unsynced.contains(&DataFileId(7)));
             journal.append(&record(2), None).unwrap();
             durable.retire(DataFileId(7));
-            match is_compaction {
-                true => compact(&durable, end, &[record(0)]).unwrap(),
-                false => journal.rewrite(&[record(3)]).unwrap(),
+            if is_compaction {
+                compact(&durable, end, &[record(0)]).unwrap()
+            } else {
+                journal.rewrite(&[record(3)]).unwrap()
             }
             assert_eq!(lines(place.path()), if is_compaction { "012" } else { "3" });
             assert!(!path.exists() && !durable.state.lock().is_dirty());

@@ -1,7 +1,8 @@
 //! The bytes of changed files: `data/N`, one file each.
 //!
-//! A commit may link a data file into the repository instead of copying it. The file then has two names, belongs to history and must not
-//! change: writers check [`Files::is_unshared`] first and copy the file to a new number if it returns false.
+//! A commit may link a data file into the repository instead of copying it. The file then has two
+//! names, belongs to history and must not change: writers check [`Files::is_unshared`] first and
+//! copy the file to a new number if it returns false.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,10 +17,11 @@ use super::durable::write_range;
 use super::record::{DataFileId, Time};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 
-/// Mode of data files before the umask: a commit may make them objects of the repository, which other users read. The directory around
-/// them keeps other users out.
+/// Mode of data files before the umask: a commit may make them objects of the repository, which
+/// other users read. The directory around them keeps other users out.
 const MODE: u32 = 0o666;
-/// Smallest file, in bytes, whose flush begins when it is closed: writing it takes the disk longer than the call.
+/// Smallest file, in bytes, whose flush begins when it is closed: writing it takes the disk longer
+/// than the call.
 const WORTH_FLUSHING: u64 = 256 << 10;
 /// Error message for a data file that has been removed.
 pub const LOST: &str = "its bytes were removed from the scratch directory: discard the path, or write the file again";
@@ -120,13 +122,16 @@ impl Files {
         file.metadata().map(|metadata| metadata.nlink() <= 1).map_err(|e| Error::io("a scratch file", e))
     }
 
-    /// Tests whether any process, this one included, can write to `file`, which must be open for reading only. The kernel grants a read
-    /// lease only if no descriptor or mapping is writable; the lease is returned at once.
+    /// Tests whether any process, this one included, can write to `file`, which must be open for
+    /// reading only. The kernel grants a read lease only if no descriptor or mapping is writable;
+    /// the lease is returned at once.
     pub fn writer_state(file: &File) -> WriterState {
-        /// Selects the signal that the kernel sends when the file is opened during the lease. `SIGURG` has no effect by default.
+        /// Selects the signal that the kernel sends when the file is opened during the lease.
+        /// `SIGURG` has no effect by default.
         const F_SETSIG: libc::c_int = 10;
         let set = |what: libc::c_int, value: libc::c_int| {
-            // SAFETY: the descriptor is open as long as `file` is. These commands take a number and no memory of this process.
+            // SAFETY: the descriptor is open as long as `file` is. These commands take a number and
+            // no memory of this process.
             unsafe { libc::fcntl(file.as_raw_fd(), what, value) == 0 }
         };
         if !set(F_SETSIG, libc::SIGURG) {
@@ -162,15 +167,16 @@ impl Files {
         let _ = rustix::fs::unlinkat(&*self.directory, number.file_name(), AtFlags::empty());
     }
 
-    /// Removes data files in the background: after a very large commit, the removal takes a good part of its time.
+    /// Removes data files in the background: after a very large commit, the removal takes a good
+    /// part of its time.
     pub fn remove_in_background(&self, numbers: Vec<DataFileId>) {
         let files = self.clone();
         // Files that remain when the daemon ends are removed when the directory is next opened.
         drop(tokio::task::spawn_blocking(move || numbers.into_iter().for_each(|number| files.remove(number))));
     }
 
-    /// Starts writing a finished file to the disk if it is large: a later commit, which has to wait for the disk, finds most of the work
-    /// done.
+    /// Starts writing a finished file to the disk if it is large: a later commit, which has to wait
+    /// for the disk, finds most of the work done.
     pub fn begin_flushing(file: Arc<File>) {
         if file.metadata().is_ok_and(|metadata| metadata.len() >= WORTH_FLUSHING) {
             // A failure does not matter: the call only starts the writing early.
@@ -214,9 +220,12 @@ pub fn write_file(file: &File, bytes: &[u8], offset: u64) -> Result<()> {
     file.write_all_at(bytes, offset).map_err(|e| Error::io("writing to the scratch directory", e))
 }
 
-/// Copies up to `length` bytes from file to file, in the kernel where possible. Returns the number of bytes copied.
+/// Copies up to `length` bytes from file to file, in the kernel where possible. Returns the number
+/// of bytes copied.
 pub fn copy_range(from: &File, offset: u64, to: &File, at: u64, length: u64) -> std::io::Result<u64> {
-    let (mut source, mut target, mut left) = (offset, at, length);
+    let mut source = offset;
+    let mut target = at;
+    let mut left = length;
     while left > 0 {
         let step = usize::try_from(left).unwrap_or(usize::MAX).min(1 << 30);
         match rustix::fs::copy_file_range(from, Some(&mut source), to, Some(&mut target), step) {

@@ -1,9 +1,11 @@
 //! Locates scratch directories, and locks them so that only one daemon uses each.
 //!
-//! Without `--scratch` the path depends on repository and branch: below `/var/lib/icechunkfs` for root, below
-//! `$XDG_STATE_HOME/icechunkfs` (most often `~/.local/state/icechunkfs`) for other users. It is never inside the repository, where the
-//! reference implementation would refuse to create beside it, and only its owner can read it. A directory that another user owns or may
-//! write to is refused ([`icechunkfs_base::trust`]): that user could read uncommitted data and replace it before the commit.
+//! Without `--scratch` the path depends on repository and branch: below `/var/lib/icechunkfs` for
+//! root, below `$XDG_STATE_HOME/icechunkfs` (most often `~/.local/state/icechunkfs`) for other
+//! users. It is never inside the repository, where the reference implementation would refuse to
+//! create beside it, and only its owner can read it. A directory that another user owns or may
+//! write to is refused ([`icechunkfs_base::trust`]): that user could read uncommitted data and
+//! replace it before the commit.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -40,22 +42,26 @@ pub struct ScratchDirectory {
     _lock: File,
 }
 
-/// Returns the scratch directory for `branch` of the repository at `location` when the user names none.
+/// Returns the scratch directory for `branch` of the repository at `location` when the user names
+/// none.
 pub fn default_path(location: &str, branch: &str) -> Result<PathBuf> {
     Ok(state_directory()?.join(file_name::encode(location)).join(file_name::encode(branch)))
 }
 
-/// Returns the name of the directory with the scratch directories of the repository at `location`, one for each branch.
+/// Returns the name of the directory with the scratch directories of the repository at `location`,
+/// one for each branch.
 pub fn name_of(location: &str) -> String {
     file_name::encode(location)
 }
 
-/// Returns the places that may have scratch directories on this machine, in one directory for each repository ([`name_of`]): this user's,
-/// and for root those of all users with a home directory. Not all of them need exist.
+/// Returns the places that may have scratch directories on this machine, in one directory for each
+/// repository ([`name_of`]): this user's, and for root those of all users with a home directory.
+/// Not all of them need exist.
 pub fn places() -> Vec<search::SearchLocation> {
     // The directory for all repositories may be a link, too.
     let place_of = |state: &Path| {
-        let (base, rest) = (state.parent()?.to_owned(), PathBuf::from(state.file_name()?));
+        let base = state.parent()?.to_owned();
+        let rest = PathBuf::from(state.file_name()?);
         Some(search::SearchLocation { base, rest })
     };
     let mut places: Vec<search::SearchLocation> =
@@ -86,15 +92,18 @@ pub fn state_directory() -> Result<PathBuf> {
 }
 
 impl ScratchDirectory {
-    /// Opens and locks the directory `path`, creating it if needed, for a mount at `mountpoint`. `repository` is the repository's
-    /// directory if it is local.
+    /// Opens and locks the directory `path`, creating it if needed, for a mount at `mountpoint`.
+    /// `repository` is the repository's directory if it is local.
     ///
-    /// Fails with [`ErrorKind::Busy`] if another daemon uses it; [`ErrorKind::InvalidInput`] if it is inside the repository or the
-    /// mountpoint, or holds other files; [`ErrorKind::PermissionDenied`] if another user owns it or an entry of it, or may write there.
+    /// Fails with [`ErrorKind::Busy`] if another daemon uses it; [`ErrorKind::InvalidInput`] if it
+    /// is inside the repository or the mountpoint, or holds other files;
+    /// [`ErrorKind::PermissionDenied`] if another user owns it or an entry of it, or may write
+    /// there.
     pub fn open(path: &Path, mountpoint: &Path, repository: Option<&Path>) -> Result<Self> {
         let name = path.display();
         let failed = |e| Error::io(format!("the scratch directory {name}"), e);
-        // Before any other look at the path: a file system of another user on the way need not answer.
+        // Before any other look at the path: a file system of another user on the way need not
+        // answer.
         let wanted = trust::private_place_of(path).map_err(|e| e.context(format!("the scratch directory {name}")))?;
         for (what, other) in [("the repository", repository), ("the mountpoint", Some(mountpoint))] {
             let other = other.and_then(|other| std::fs::canonicalize(other).ok());
@@ -139,8 +148,8 @@ impl ScratchDirectory {
     }
 }
 
-/// Checks the entries of `directory`. An unknown entry means that the directory was named by mistake; entries that other users created
-/// before the directory was private are refused.
+/// Checks the entries of `directory`. An unknown entry means that the directory was named by
+/// mistake; entries that other users created before the directory was private are refused.
 fn check_entries(directory: &OwnedFd, path: &Path) -> Result<()> {
     const OURS: [&str; 9] =
         ["journal", "journal.new", "journal.compact", "data", "lock", "spare", "boot", salvage::FOLDER, "README"];

@@ -1,21 +1,27 @@
 //! Tracks which part of a journal survives a power cut, and the work that waits for it.
 //!
-//! A change is acknowledged when its line is in the page cache. Until the line is on the disk, the disk must keep everything that older
-//! lines need, and the line must not get there before the bytes that it puts in the place of other bytes. Three rules follow:
+//! A change is acknowledged when its line is in the page cache. Until the line is on the disk, the
+//! disk must keep everything that older lines need, and the line must not get there before the
+//! bytes that it puts in the place of other bytes. Three rules follow:
 //!
-//! - A data file that a line made unneeded is unlinked after that line is durable ([`Durable::retire`]).
-//! - A data file whose bytes replace other bytes (rename over a name, copy up, truncation) is written out before its line is flushed
-//!   ([`Durable::append`]).
-//! - While a flush of the journal runs, it may carry any newly appended line to the disk. A line that replaces bytes therefore waits
-//!   until its data file is written out ([`Durable::write_out_early`]); every other change proceeds.
+//! - A data file that a line made unneeded is unlinked after that line is durable
+//!   ([`Durable::retire`]).
+//! - A data file whose bytes replace other bytes (rename over a name, copy up, truncation) is
+//!   written out before its line is flushed ([`Durable::append`]).
+//! - While a flush of the journal runs, it may carry any newly appended line to the disk. A line
+//!   that replaces bytes therefore waits until its data file is written out
+//!   ([`Durable::write_out_early`]); every other change proceeds.
 //!
-//! The kernel reports a page that it could not write once, takes it for clean and may drop it: the next flush succeeds without the bytes.
-//! A data file whose flush failed is therefore marked for good, in the journal too, until it is unneeded ([`Durable::has_flush_failed`]).
-//! Errors that no flush of a single file shows, because another process saw them first or the inode left memory, are found by
-//! [`Durable::check`], which the kernel reports each error of the file system once for the directory's descriptor, open all the time.
+//! The kernel reports a page that it could not write once, takes it for clean and may drop it: the
+//! next flush succeeds without the bytes. A data file whose flush failed is therefore marked for
+//! good, in the journal too, until it is unneeded ([`Durable::has_flush_failed`]). Errors that no
+//! flush of a single file shows, because another process saw them first or the inode left memory,
+//! are found by [`Durable::check`], which the kernel reports each error of the file system once for
+//! the directory's descriptor, open all the time.
 //!
-//! A thread flushes [`INTERVAL`] after the first change that is not durable. ext4 commits every 5 seconds, so a mount keeps at least as
-//! many of the same changes. `fsync`, unmounting and a full disk take the same steps at once.
+//! A thread flushes [`INTERVAL`] after the first change that is not durable. ext4 commits every 5
+//! seconds, so a mount keeps at least as many of the same changes. `fsync`, unmounting and a full
+//! disk take the same steps at once.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::fs::File;
@@ -37,8 +43,9 @@ use super::requirements::{open_directory, open_file};
 use super::reserve::Reserve;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 
-/// Delay from a change to the flush that makes it durable: a tenth of ext4's commit interval. A flush costs one or two commits of the
-/// file system's journal, a hundredth of the time at this interval on a disk that takes some milliseconds for one.
+/// Delay from a change to the flush that makes it durable: a tenth of ext4's commit interval. A
+/// flush costs one or two commits of the file system's journal, a hundredth of the time at this
+/// interval on a disk that takes some milliseconds for one.
 const INTERVAL: Duration = Duration::from_millis(500);
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Data files written out at a time; bounds the open descriptors.
@@ -54,7 +61,8 @@ pub struct Durable {
     directory: Arc<OwnedFd>,
     /// Directory of data files; `None` in unit tests that have only a journal.
     data: Option<OwnedFd>,
-    /// True if the file system commits earlier changes together with later ones, whichever file is flushed.
+    /// True if the file system commits earlier changes together with later ones, whichever file is
+    /// flushed.
     in_order: bool,
     reserve: Reserve,
     pub(super) state: Mutex<State>,
@@ -81,18 +89,21 @@ pub(super) struct State {
     is_explained: bool,
     /// Data files that were emptied and are being written again.
     emptied: HashSet<DataFileId>,
-    /// Pairs of a length and a data file that is unneeded once that many bytes of the journal are durable.
+    /// Pairs of a length and a data file that is unneeded once that many bytes of the journal are
+    /// durable.
     pub(super) retired: VecDeque<(u64, DataFileId)>,
     /// Data files written out since the journal's flush began; `None` if no flush runs.
     flushing: Option<HashSet<DataFileId>>,
-    /// True if the last daemon did not end cleanly: anything in the directory may be in the page cache only.
+    /// True if the last daemon did not end cleanly: anything in the directory may be in the page
+    /// cache only.
     unknown: bool,
     /// Number of the last flush that began; `succeeded` is the last one that succeeded.
     begun: u64,
     succeeded: u64,
     /// True if flushing the journal failed: the file may lack acknowledged lines.
     pub(super) failed: bool,
-    /// True if the thread waits for work. Waking it only then saves a context switch for each change.
+    /// True if the thread waits for work. Waking it only then saves a context switch for each
+    /// change.
     idle: bool,
     closed: bool,
     /// Called after each flush, to compact the journal if needed.
@@ -112,7 +123,8 @@ impl std::fmt::Debug for Durable {
 }
 
 impl Durable {
-    /// Creates the state of the journal `file` in `directory`. Its `length` bytes are on the disk unless `unknown`.
+    /// Creates the state of the journal `file` in `directory`. Its `length` bytes are on the disk
+    /// unless `unknown`.
     pub(super) fn new(directory: &Arc<OwnedFd>, file: File, length: u64, unknown: bool) -> Arc<Self> {
         let kind = rustix::fs::fstatfs(&**directory).map(|stat| stat.f_type as u64).unwrap_or(0);
         Arc::new(Durable {
@@ -155,18 +167,21 @@ impl Durable {
         self.state.lock().failed
     }
 
-    /// Appends `line` to the journal. With it, the bytes of data file `replaces` take the place of other bytes.
+    /// Appends `line` to the journal. With it, the bytes of data file `replaces` take the place of
+    /// other bytes.
     pub(super) fn append(&self, line: &[u8], replaces: Option<DataFileId>) -> std::io::Result<()> {
         let mut state = self.state.lock();
         if let Some(data) = replaces {
             if state.flushing.as_ref().is_some_and(|written| !written.contains(&data)) {
-                // The flush began after the caller called `write_out_early`. This is rare, and most of the bytes are on their way by then.
+                // The flush began after the caller called `write_out_early`. This is rare, and most
+                // of the bytes are on their way by then.
                 self.write_out(data).inspect_err(|error| self.note_failure(&mut state, data, error))?;
             }
             state.unsynced.insert(data);
         }
         if let Err(error) = state.file.write_all_at(line, state.length) {
-            // Half a line would tear the next one. If the truncation fails too, the next line overwrites it.
+            // Half a line would tear the next one. If the truncation fails too, the next line
+            // overwrites it.
             let _ = state.file.set_len(state.length);
             return Err(error);
         }
@@ -178,8 +193,9 @@ impl Durable {
         Ok(())
     }
 
-    /// Writes out data file `data`, whose bytes are about to replace other bytes, if the journal is being flushed. Otherwise the next
-    /// flush writes it, unless the file is replaced before. The caller must hold no lock.
+    /// Writes out data file `data`, whose bytes are about to replace other bytes, if the journal is
+    /// being flushed. Otherwise the next flush writes it, unless the file is replaced before. The
+    /// caller must hold no lock.
     pub fn write_out_early(&self, data: DataFileId) {
         let flushing = self.state.lock().flushing.is_some();
         if !flushing {
@@ -220,7 +236,8 @@ impl Durable {
         self.state.lock().flush_failures.iter().copied().collect()
     }
 
-    /// Takes over the marks that the journal has. The kernel may report their failures to this mount, too.
+    /// Takes over the marks that the journal has. The kernel may report their failures to this
+    /// mount, too.
     pub(super) fn restore_flush_failures(&self, marked: BTreeSet<DataFileId>) {
         let mut state = self.state.lock();
         state.is_explained = !marked.is_empty();
@@ -263,10 +280,12 @@ impl Durable {
         self.wake(state);
     }
 
-    /// Flushes the file system of the scratch directory, and fails if the kernel could not write bytes to it since the last call.
+    /// Flushes the file system of the scratch directory, and fails if the kernel could not write
+    /// bytes to it since the last call.
     ///
-    /// Data files that this concerns are marked; all of them if it cannot be known which. `is_explained` tells that an object of the
-    /// repository, which may be on the same file system, could not be flushed.
+    /// Data files that this concerns are marked; all of them if it cannot be known which.
+    /// `is_explained` tells that an object of the repository, which may be on the same file system,
+    /// could not be flushed.
     pub fn check(&self, is_explained: bool) -> Result<()> {
         let _turn = self.turn.lock();
         let failed = |e| Error::with_source(ErrorKind::Io, "flushing to the scratch directory", e);
@@ -303,7 +322,8 @@ impl Durable {
         written.and(Err(error))
     }
 
-    /// Records that data file `data` was emptied and will be written again: it is flushed when it is closed.
+    /// Records that data file `data` was emptied and will be written again: it is flushed when it
+    /// is closed.
     pub fn mark_emptied(&self, data: DataFileId) {
         self.state.lock().emptied.insert(data);
     }
@@ -317,8 +337,8 @@ impl Durable {
         }
     }
 
-    /// Unlinks data file `data` once the present lines of the journal are durable. Returns true if the disk is nearly full, so that the
-    /// caller should flush at once.
+    /// Unlinks data file `data` once the present lines of the journal are durable. Returns true if
+    /// the disk is nearly full, so that the caller should flush at once.
     pub fn retire(&self, data: DataFileId) -> bool {
         {
             let mut state = self.state.lock();
@@ -433,8 +453,8 @@ impl Durable {
         self.write_all_out(numbers)?;
         let Some(directory) = &self.data else { return Ok(()) };
         if self.in_order {
-            // The extents are in the file system's running transaction, which need not be the journal's. The flush commits it first,
-            // without any byte of the journal.
+            // The extents are in the file system's running transaction, which need not be the
+            // journal's. The flush commits it first, without any byte of the journal.
             touch(directory);
         }
         Ok(rustix::fs::fsync(directory)?)
@@ -574,7 +594,8 @@ fn touch(directory: &impl AsFd) {
 
 /// Writes out the pages of `file` as `sync_file_range(2)` does with `flags`.
 pub(super) fn write_range(file: &File, flags: libc::c_uint) -> std::io::Result<()> {
-    // SAFETY: the descriptor is open as long as `file` is. The call takes no memory of this process.
+    // SAFETY: the descriptor is open as long as `file` is. The call takes no memory of this
+    // process.
     let done = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }

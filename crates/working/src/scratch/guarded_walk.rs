@@ -1,5 +1,5 @@
-//! Walks to directories of several users that enter no file system which a user who is not trusted serves: a look-up there can wait forever, and what
-//! is found proves nothing.
+//! Walks to directories of several users that enter no file system which a user who is not trusted
+//! serves: a look-up there can wait forever, and what is found proves nothing.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -33,7 +33,8 @@ pub(super) enum Entry {
     Other(OwnedFd, Stat),
 }
 
-/// Opens the entry `name` of `directory` as a path only, which sends no request to the daemon of a mount at it.
+/// Opens the entry `name` of `directory` as a path only, which sends no request to the daemon of a
+/// mount at it.
 pub(super) fn entry(directory: impl AsFd, name: impl rustix::path::Arg + Copy) -> Result<Entry, Obstacle> {
     let directory = directory.as_fd();
     // Only as a directory does it start an automount, such as that of a home.
@@ -99,9 +100,10 @@ impl GuardedWalk {
             let (link, stat) = match entry {
                 Entry::Directory(at) => {
                     self.at = at;
-                    match name == ".." {
-                        true => drop(self.path.pop()),
-                        false => self.path.push(&name),
+                    if name == ".." {
+                        self.path.pop();
+                    } else {
+                        self.path.push(&name);
                     }
                     continue;
                 }

@@ -4,8 +4,9 @@
 //! 4f2a90c1 {"op":"base",...}
 //! ```
 //!
-//! Each line begins with the CRC-32 checksum of the rest. A crash can tear the last line, whose change was never acknowledged, and a
-//! power cut any line that was not durable: the journal is cut off there. A wrong line anywhere else is damage and an error.
+//! Each line begins with the CRC-32 checksum of the rest. A crash can tear the last line, whose
+//! change was never acknowledged, and a power cut any line that was not durable: the journal is cut
+//! off there. A wrong line anywhere else is damage and an error.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -27,8 +28,8 @@ use super::salvage;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
 
-/// Version of the journal's format. Version 1 did not record which entries cover an entry of the base, and had no
-/// [`Record::Unpublished`]; version 2 had no [`Record::Restored`].
+/// Version of the journal's format. Version 1 did not record which entries cover an entry of the
+/// base, and had no [`Record::Unpublished`]; version 2 had no [`Record::Restored`].
 pub const FORMAT: u32 = 3;
 /// First version that records which entries cover an entry of the base.
 pub const COVERS_SINCE: u32 = 2;
@@ -57,15 +58,17 @@ pub struct Journal {
 pub struct RewriteError {
     /// The error.
     pub error: Error,
-    /// True if the new journal has the name already, so that the next mount reads it, unless the machine loses power: the directory could
-    /// not be flushed.
+    /// True if the new journal has the name already, so that the next mount reads it, unless the
+    /// machine loses power: the directory could not be flushed.
     pub is_in_place: bool,
 }
 
 impl Journal {
-    /// Opens the journal in `directory` and passes its records to `apply`; returns `None` if there is no journal.
+    /// Opens the journal in `directory` and passes its records to `apply`; returns `None` if there
+    /// is no journal.
     ///
-    /// Fails with [`ErrorKind::Corrupt`] if it is damaged. A torn end is cut off; after a power cut it is saved first.
+    /// Fails with [`ErrorKind::Corrupt`] if it is damaged. A torn end is cut off; after a power cut
+    /// it is saved first.
     pub fn open(directory: &Arc<OwnedFd>, mut apply: impl FnMut(Record) -> Result<()>) -> Result<Option<Self>> {
         let file = match open_file(&**directory, NAME, OFlags::RDWR) {
             Ok(file) => file,
@@ -100,7 +103,8 @@ impl Journal {
         Ok(Some(journal))
     }
 
-    /// Replaces the journal by one of `records`. The new one is durable when this returns; until then the old one holds.
+    /// Replaces the journal by one of `records`. The new one is durable when this returns; until
+    /// then the old one holds.
     pub fn replace(directory: &Arc<OwnedFd>, records: &[Record]) -> Result<Self> {
         let use_reserve = || rustix::fs::unlinkat(&**directory, super::reserve::NAME, AtFlags::empty()).ok();
         let (file, length) = write_new(directory, records, use_reserve)?;
@@ -127,12 +131,14 @@ impl Journal {
         }
     }
 
-    /// Replaces this journal by one of `records`, and does the work that waits for its lines. The caller keeps appends out.
+    /// Replaces this journal by one of `records`, and does the work that waits for its lines. The
+    /// caller keeps appends out.
     pub fn rewrite(&self, records: &[Record]) -> Result<()> {
         self.supersede(records).map_err(|failed| failed.error)
     }
 
-    /// Replaces this journal as [`Journal::rewrite`] does, and tells after a failure which of the two is in place.
+    /// Replaces this journal as [`Journal::rewrite`] does, and tells after a failure which of the
+    /// two is in place.
     pub fn supersede(&self, records: &[Record]) -> std::result::Result<(), RewriteError> {
         let before = |error| RewriteError { error, is_in_place: false };
         let (file, length) = write_new(&self.directory, records, || self.durable.reserve().lend()).map_err(before)?;
@@ -141,7 +147,8 @@ impl Journal {
         switched.map_err(|error| RewriteError { error, is_in_place: self.durable.is_current(&new.file) })
     }
 
-    /// Appends a line. With it, the bytes of data file `replaces` take the place of other bytes. On failure the journal is unchanged.
+    /// Appends a line. With it, the bytes of data file `replaces` take the place of other bytes. On
+    /// failure the journal is unchanged.
     pub fn append(&mut self, record: &Record, replaces: Option<DataFileId>) -> Result<()> {
         encode(record, &mut self.line)?;
         let append = || {
@@ -170,7 +177,8 @@ impl Journal {
         &self.durable
     }
 
-    /// Returns true if the machine restarted since the journal was last used: unflushed changes are lost.
+    /// Returns true if the machine restarted since the journal was last used: unflushed changes are
+    /// lost.
     pub fn was_restarted(&self) -> bool {
         self.restarted
     }
@@ -191,7 +199,8 @@ fn failed(error: std::io::Error) -> Error {
     Error::io("writing the scratch journal", error)
 }
 
-/// Writes a journal of `records`: durable except for its name. On a full disk it gets the space that `use_reserve` frees until its result is dropped.
+/// Writes a journal of `records`: durable except for its name. On a full disk it gets the space
+/// that `use_reserve` frees until its result is dropped.
 fn write_new<L>(directory: &OwnedFd, records: &[Record], use_reserve: impl Fn() -> Option<L>) -> Result<(File, u64)> {
     let written = write_as(directory, NEW_NAME, records);
     if is_full(&written)
@@ -228,7 +237,8 @@ pub(super) fn write_as(directory: &OwnedFd, name: &str, records: &[Record]) -> R
     written
 }
 
-/// Opens the journal in `directory`, which is at `path`, for [`look`]; returns `None` if there is none.
+/// Opens the journal in `directory`, which is at `path`, for [`look`]; returns `None` if there is
+/// none.
 pub fn find(directory: &impl AsFd, path: &Path) -> Result<Option<File>> {
     let shown = || path.join(NAME).display().to_string();
     match open_file(directory, NAME, OFlags::RDONLY | OFlags::NONBLOCK) {
@@ -239,7 +249,8 @@ pub fn find(directory: &impl AsFd, path: &Path) -> Result<Option<File>> {
     }
 }
 
-/// Passes the records of `journal`, whose scratch directory is at `path`, to `apply`. Changes nothing: a daemon may be writing it.
+/// Passes the records of `journal`, whose scratch directory is at `path`, to `apply`. Changes
+/// nothing: a daemon may be writing it.
 pub fn look(journal: File, path: &Path, apply: impl FnMut(Record) -> Result<()>) -> Result<()> {
     // A last line without an end is still being written: its change has not been acknowledged.
     each_line(journal, None, apply).map(drop).map_err(|e| e.context(path.join(NAME).display()))
@@ -253,12 +264,13 @@ struct Lines {
     torn: Option<Error>,
 }
 
-/// Passes the records in `file` to `apply`. The last line may be torn; after a power cut that left `durable` bytes intact, any line after
-/// those.
+/// Passes the records in `file` to `apply`. The last line may be torn; after a power cut that left
+/// `durable` bytes intact, any line after those.
 fn each_line(file: File, durable: Option<u64>, mut apply: impl FnMut(Record) -> Result<()>) -> Result<Lines> {
     let failed = |e| Error::io("the scratch journal", e);
     let mut reader = BufReader::new(file);
-    let (mut length, mut lines) = (0_u64, 0_u64);
+    let mut length = 0_u64;
+    let mut lines = 0_u64;
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -316,7 +328,8 @@ pub(super) fn encode(record: &Record, line: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Returns true if a reference to `payload` fits into the journal. If it does not, its bytes are copied to a data file.
+/// Returns true if a reference to `payload` fits into the journal. If it does not, its bytes are
+/// copied to a data file.
 pub fn fits_in_journal(payload: &ChunkPayload) -> bool {
     !matches!(payload, ChunkPayload::Inline(bytes) if bytes.len() > MOST_INLINE)
 }

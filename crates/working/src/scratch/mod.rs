@@ -1,6 +1,7 @@
 //! Uncommitted changes on disk: the scratch directory and its journal.
 //!
-//! A scratch directory belongs to one branch of one repository and is used by one daemon at a time ([`directory`]). It holds
+//! A scratch directory belongs to one branch of one repository and is used by one daemon at a time
+//! ([`directory`]). It holds
 //!
 //! | | |
 //! |---|---|
@@ -12,13 +13,15 @@
 //! | `lost+found` | bytes whose names were lost in a power cut |
 //! | `README` | a short description for users |
 //!
-//! A change is one appended line, so it exists or it does not; a line torn by a crash has a wrong checksum, and its change was never
-//! acknowledged. This makes operations atomic that no file system can do in one step: an exchange of two names, a move of a group with
-//! millions of chunks below it, a deletion of an entry that only the base has. One `fsync` of the journal makes a file's whole history
-//! durable, its name included. [`durable`] describes the order in which bytes reach the disk, [`compaction`] how a journal is shortened.
+//! A change is one appended line, so it exists or it does not; a line torn by a crash has a wrong
+//! checksum, and its change was never acknowledged. This makes operations atomic that no file
+//! system can do in one step: an exchange of two names, a move of a group with millions of chunks
+//! below it, a deletion of an entry that only the base has. One `fsync` of the journal makes a
+//! file's whole history durable, its name included. [`durable`] describes the order in which bytes
+//! reach the disk, [`compaction`] how a journal is shortened.
 //!
-//! Bytes never go through the journal. A data file that a commit has linked into the repository has two names, and a file with two names
-//! is never written to ([`data::Files::is_unshared`]).
+//! Bytes never go through the journal. A data file that a commit has linked into the repository has
+//! two names, and a file with two names is never written to ([`data::Files::is_unshared`]).
 
 mod boot;
 pub mod compaction;

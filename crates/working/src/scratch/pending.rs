@@ -1,7 +1,8 @@
 //! Tests whether a branch has uncommitted work, without opening its scratch directory.
 //!
-//! Commands use this to warn before they change a branch; the daemon that uses the directory is not disturbed. Only default scratch
-//! directories are examined. Those of a store are named after the URL that the mount was made with, which has several spellings.
+//! Commands use this to warn before they change a branch; the daemon that uses the directory is not
+//! disturbed. Only default scratch directories are examined. Those of a store are named after the
+//! URL that the mount was made with, which has several spellings.
 
 use std::path::{Path, PathBuf};
 
@@ -22,8 +23,8 @@ pub struct PendingWork {
     pub holder: Option<String>,
 }
 
-/// Finds the scratch directories of `branch` of the repository at `location`, and at other locations for which `is_same` returns true. Leaves out
-/// those that may not be read.
+/// Finds the scratch directories of `branch` of the repository at `location`, and at other
+/// locations for which `is_same` returns true. Leaves out those that may not be read.
 pub fn look(location: &str, branch: &str, is_same: Option<&dyn Fn(&str) -> bool>) -> Vec<PendingWork> {
     let Ok(all) = state_directory() else { return Vec::new() };
     let branch = name_of(branch);
@@ -34,7 +35,8 @@ pub fn look(location: &str, branch: &str, is_same: Option<&dyn Fn(&str) -> bool>
     names.into_iter().filter_map(|name| look_in(all.join(name).join(&branch))).collect()
 }
 
-/// Returns the names of the directories in `all` of repositories at locations for which `is_same` returns true, sorted.
+/// Returns the names of the directories in `all` of repositories at locations for which `is_same`
+/// returns true, sorted.
 fn other_names(all: &Path, branch: &str, is_same: &dyn Fn(&str) -> bool) -> Vec<String> {
     let entries = std::fs::read_dir(all).into_iter().flatten();
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

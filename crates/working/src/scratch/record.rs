@@ -1,7 +1,8 @@
 //! Records: the lines of the journal.
 //!
-//! Inodes have separate numbers here (an [`EntryId`] each), because the kernel's numbers mean nothing in the next mount. The part of the base
-//! that an inode shows is recorded as its path there: a snapshot never changes, so the path keeps its meaning.
+//! Inodes have separate numbers here (an [`EntryId`] each), because the kernel's numbers mean
+//! nothing in the next mount. The part of the base that an inode shows is recorded as its path
+//! there: a snapshot never changes, so the path keeps its meaning.
 
 use std::sync::Arc;
 
@@ -30,7 +31,8 @@ pub const ROOT: EntryId = EntryId(1);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Time(pub i64, pub u32);
 
-/// File name: any bytes but `/` and NUL. Text in the journal, or a list of bytes if it is not UTF-8.
+/// File name: any bytes but `/` and NUL. Text in the journal, or a list of bytes if it is not
+/// UTF-8.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "NameRepr", into = "NameRepr")]
 pub struct Name(pub Arc<[u8]>);
@@ -91,7 +93,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// Returns the location of no bytes: of a file that no one has written to, and that has no data file.
+    /// Returns the location of no bytes: of a file that no one has written to, and that has no data
+    /// file.
     pub fn empty() -> Self {
         Source::Stored(Stored(ChunkPayload::Inline(Bytes::new())))
     }
@@ -217,7 +220,8 @@ pub enum Record {
         /// Time of the change.
         at: Time,
     },
-    /// Sparse copy: only these bytes of a data file are still elsewhere. An inode has the data file already, or gets it later.
+    /// Sparse copy: only these bytes of a data file are still elsewhere. An inode has the data file
+    /// already, or gets it later.
     #[serde(rename = "borrowed")]
     Sparse {
         /// Data file.
@@ -249,7 +253,8 @@ pub enum Record {
         /// Name.
         name: Name,
     },
-    /// Directory of a node that was restored: the node gets the id that it had. Only in a rewritten journal.
+    /// Directory of a node that was restored: the node gets the id that it had. Only in a rewritten
+    /// journal.
     Restored {
         /// Directory.
         id: EntryId,
@@ -258,13 +263,14 @@ pub enum Record {
         /// True for an array.
         is_array: bool,
     },
-    /// A commit is about to publish this snapshot. If the branch has it, everything before this line is in it.
+    /// A commit is about to publish this snapshot. If the branch has it, everything before this
+    /// line is in it.
     Publishing {
         /// Snapshot.
         snapshot: String,
     },
-    /// The commit of this snapshot was searched for and not found, and changes continue. If the storage still completes it later, the
-    /// lines from this one on are not part of it.
+    /// The commit of this snapshot was searched for and not found, and changes continue. If the
+    /// storage still completes it later, the lines from this one on are not part of it.
     Unpublished {
         /// Snapshot.
         snapshot: String,
@@ -283,7 +289,8 @@ impl DataFileId {
         self.0.to_string()
     }
 
-    /// Returns the number of the data file called `name`. No mount comes as far as the numbers that it does not know.
+    /// Returns the number of the data file called `name`. No mount comes as far as the numbers that
+    /// it does not know.
     pub fn from_file_name(name: &str) -> Option<Self> {
         name.parse().ok().filter(|number| *number <= u64::MAX / 2).map(DataFileId)
     }

@@ -1,9 +1,12 @@
-//! Finds the uncommitted work of a local repository that was moved, and renames its scratch directory after the new path.
+//! Finds the uncommitted work of a local repository that was moved, and renames its scratch
+//! directory after the new path.
 //!
-//! Without `--scratch`, a scratch directory is found by the repository's path. If there is no work under the present path, the user's
-//! other scratch directories are searched for one of the same repository, by its identity, whose recorded path no longer exists. A copy
-//! is not a move: as long as the old path exists, the work belongs to the repository there. A directory that may hold the work and cannot
-//! be read fails the mount: the new scratch directory that it would make at the present path would hide that work from every later mount.
+//! Without `--scratch`, a scratch directory is found by the repository's path. If there is no work
+//! under the present path, the user's other scratch directories are searched for one of the same
+//! repository, by its identity, whose recorded path no longer exists. A copy is not a move: as long
+//! as the old path exists, the work belongs to the repository there. A directory that may hold the
+//! work and cannot be read fails the mount: the new scratch directory that it would make at the
+//! present path would hide that work from every later mount.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,12 +25,13 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::file_name;
 use icechunkfs_base::trust;
 
-/// Renames the default scratch directory of a moved repository to `path`, before it is mounted at `mountpoint`. Returns a message for the
-/// user if there is one. `path` is named after the branch, in a directory named after the repository, in the directory for all
-/// repositories; `identity` is the repository's, in the form that journals record.
+/// Renames the default scratch directory of a moved repository to `path`, before it is mounted at
+/// `mountpoint`. Returns a message for the user if there is one. `path` is named after the branch,
+/// in a directory named after the repository, in the directory for all repositories; `identity` is
+/// the repository's, in the form that journals record.
 ///
-/// Renames nothing if work exists at that path already, if another daemon uses the old directory, or if there are several. Fails if a
-/// directory that may hold the work cannot be read.
+/// Renames nothing if work exists at that path already, if another daemon uses the old directory,
+/// or if there are several. Fails if a directory that may hold the work cannot be read.
 pub fn relocate(path: &Path, branch: &str, identity: &str, mountpoint: &Path) -> Result<Option<String>> {
     let Some((of_repository, all)) = path.parent().and_then(|above| Some((above, above.parent()?))) else {
         return Ok(None);
@@ -83,7 +87,8 @@ pub fn relocate(path: &Path, branch: &str, identity: &str, mountpoint: &Path) ->
     Ok(Some(format!("uncommitted changes of {} were moved to {}", old.display(), path.display())))
 }
 
-/// Lists scratch directories below `all` of the same branch and repository whose recorded repository path no longer exists.
+/// Lists scratch directories below `all` of the same branch and repository whose recorded
+/// repository path no longer exists.
 fn candidates(wanted: &Path, branch: &str, identity: &str, all: &Path) -> Result<Vec<PathBuf>> {
     let Some(name) = wanted.file_name() else { return Ok(Vec::new()) };
     let entries = match std::fs::read_dir(all) {
@@ -118,8 +123,8 @@ fn candidates(wanted: &Path, branch: &str, identity: &str, all: &Path) -> Result
     Ok(found)
 }
 
-/// Returns true if the scratch directory `path`, which cannot be read, may be of a repository that was moved. `name` is that of the
-/// directory named after its repository.
+/// Returns true if the scratch directory `path`, which cannot be read, may be of a repository that
+/// was moved. `name` is that of the directory named after its repository.
 fn may_be_moved(name: &OsStr, path: &Path) -> bool {
     // No mount uses a directory of a user who is not trusted.
     let is_foreign = path.symlink_metadata().is_ok_and(|found| !trust::is_trusted(found.uid()));
@@ -158,7 +163,8 @@ fn journal_in(path: &Path) -> Result<Option<File>> {
     }
 }
 
-/// Opens the scratch directory `path`, which may be a link as for a mount; returns `None` if there is no directory.
+/// Opens the scratch directory `path`, which may be a link as for a mount; returns `None` if there
+/// is no directory.
 fn directory_at(path: &Path) -> Result<Option<OwnedFd>> {
     match open_directory(CWD, path, OFlags::NOFOLLOW) {
         Err(Errno::NOTDIR | Errno::LOOP) if path.is_symlink() => {

@@ -1,7 +1,9 @@
-//! Finds out which objects of the repository a scratch directory needs, so that garbage collection and expiration keep them.
+//! Finds out which objects of the repository a scratch directory needs, so that garbage collection
+//! and expiration keep them.
 //!
-//! A scratch directory refers to its base snapshot and, for chunks that were copied whole or are sparse copies, to chunk objects. The
-//! journal is read while its daemon may be writing it; nothing is changed.
+//! A scratch directory refers to its base snapshot and, for chunks that were copied whole or are
+//! sparse copies, to chunk objects. The journal is read while its daemon may be writing it; nothing
+//! is changed.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -44,7 +46,8 @@ pub struct Requirements {
 }
 
 impl Requirements {
-    /// Reads the needs of the scratch directory `path`, whichever user owns it; returns `None` if it has no journal.
+    /// Reads the needs of the scratch directory `path`, whichever user owns it; returns `None` if
+    /// it has no journal.
     pub fn of(path: &Path) -> Result<Option<Self>> {
         let directory = match open_directory(rustix::fs::CWD, path, OFlags::empty()) {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
@@ -53,7 +56,8 @@ impl Requirements {
         Self::read(&directory, path, |_| true)
     }
 
-    /// Reads the needs from the journal in `directory`, which is at `path`; returns `None` if there is none or `counts` rejects it.
+    /// Reads the needs from the journal in `directory`, which is at `path`; returns `None` if there
+    /// is none or `counts` rejects it.
     pub(super) fn read(
         directory: &OwnedFd,
         path: &Path,
@@ -85,7 +89,8 @@ impl Requirements {
         }
     }
 
-    /// Returns true if the directory needs its objects: nothing else keeps the base of uncommitted work, nor what a mount shows.
+    /// Returns true if the directory needs its objects: nothing else keeps the base of uncommitted
+    /// work, nor what a mount shows.
     pub fn are_needed(&self) -> bool {
         self.has_work || self.is_in_use
     }
@@ -119,7 +124,8 @@ impl Requirements {
     }
 }
 
-/// Returns the process and the mountpoint that use the scratch directory `directory`, as text; none if it is not in use.
+/// Returns the process and the mountpoint that use the scratch directory `directory`, as text; none
+/// if it is not in use.
 pub(super) fn holder(directory: &OwnedFd) -> Option<String> {
     let mut lock = open_file(directory, "lock", OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
     // A daemon that starts at this moment waits a little for the lock.
@@ -151,7 +157,8 @@ pub(super) fn make_directory(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Er
     }
 }
 
-/// Opens file `name` with `flags`, but follows no symbolic link. A file that is created belongs to its owner alone.
+/// Opens file `name` with `flags`, but follows no symbolic link. A file that is created belongs to
+/// its owner alone.
 pub(super) fn open_file(
     directory: impl std::os::fd::AsFd,
     name: impl rustix::path::Arg,

@@ -1,13 +1,16 @@
 //! Reserves space for operations that free space.
 //!
-//! On a full disk a deletion, a discard or a commit needs some bytes before it frees any: lines of the journal, or a whole new one. The
-//! file [`NAME`] holds that space until then. Four rules make it last:
+//! On a full disk a deletion, a discard or a commit needs some bytes before it frees any: lines of
+//! the journal, or a whole new one. The file [`NAME`] holds that space until then. Four rules make
+//! it last:
 //!
 //! - The size follows the journal: removing everything again takes fewer lines than creating it.
-//! - Growth takes a part of the free space, never all ([`GREEDIEST`]): a program that writes at the same time must not find the disk
-//!   full.
-//! - While a whole journal is written in the space that was reserved, nothing is reserved again ([`Reserve::lend`]): the journal may need most of it.
-//! - Lines of the journal use it [`STEP`] by [`STEP`]: on a full disk, other programs take free space at once.
+//! - Growth takes a part of the free space, never all ([`GREEDIEST`]): a program that writes at the
+//!   same time must not find the disk full.
+//! - While a whole journal is written in the space that was reserved, nothing is reserved again
+//!   ([`Reserve::lend`]): the journal may need most of it.
+//! - Lines of the journal use it [`STEP`] by [`STEP`]: on a full disk, other programs take free
+//!   space at once.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -42,7 +45,8 @@ struct Kept {
     is_lent: bool,
 }
 
-/// Space that was freed for a new journal. It is reserved again, by the next change of size, once this is dropped.
+/// Space that was freed for a new journal. It is reserved again, by the next change of size, once
+/// this is dropped.
 pub(super) struct Loan<'a>(&'a Reserve);
 
 impl Drop for Loan<'_> {
@@ -60,14 +64,16 @@ impl Reserve {
         Reserve { directory: Arc::clone(directory), kept: Mutex::new(Kept { size, followed: 0, is_lent: false }) }
     }
 
-    /// Adjusts the size to a journal of `length` bytes, if the journal has grown by much since the last time.
+    /// Adjusts the size to a journal of `length` bytes, if the journal has grown by much since the
+    /// last time.
     pub(super) fn follow(&self, length: u64) {
         if self.kept.lock().followed.saturating_add(STEP / 2) < length {
             self.resize(length);
         }
     }
 
-    /// Adjusts the size to a journal of `length` bytes: as much as a new journal takes and a quarter more.
+    /// Adjusts the size to a journal of `length` bytes: as much as a new journal takes and a
+    /// quarter more.
     pub(super) fn resize(&self, length: u64) {
         let mut kept = self.kept.lock();
         if kept.is_lent {
@@ -129,7 +135,8 @@ impl Reserve {
         rustix::fs::unlinkat(&*self.directory, NAME, AtFlags::empty()).is_ok()
     }
 
-    /// Returns true if a file of `length` bytes fits and leaves half of the free space to other programs.
+    /// Returns true if a file of `length` bytes fits and leaves half of the free space to other
+    /// programs.
     pub(super) fn has_room_for(&self, length: u64) -> bool {
         length <= self.free() / 2
     }

@@ -1,7 +1,8 @@
 //! Saves the data files whose names were lost in a power cut.
 //!
-//! A data file whose line had not reached the disk belongs to no inode any more. Its bytes may be all that is left of a user's work, so
-//! it is not deleted but moved to `lost+found`, as after a file system check.
+//! A data file whose line had not reached the disk belongs to no inode any more. Its bytes may be
+//! all that is left of a user's work, so it is not deleted but moved to `lost+found`, as after a
+//! file system check.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

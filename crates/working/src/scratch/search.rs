@@ -1,10 +1,12 @@
 //! Finds the scratch directories of a repository on this machine, for several users.
 //!
-//! Files of users who are not trusted are neither read nor believed: a journal of nonsense could otherwise keep root from ever collecting
-//! garbage. Only their existence is reported, without following symbolic links or entering mounts of those users.
+//! Files of users who are not trusted are neither read nor believed: a journal of nonsense could
+//! otherwise keep root from ever collecting garbage. Only their existence is reported, without
+//! following symbolic links or entering mounts of those users.
 //!
-//! Links of trusted users are followed, because a mount follows them: a scratch directory may have been moved to another disk. What such a
-//! link leads to must be trusted as for a mount, and exist: the disk with the work may not be mounted.
+//! Links of trusted users are followed, because a mount follows them: a scratch directory may have
+//! been moved to another disk. What such a link leads to must be trusted as for a mount, and exist:
+//! the disk with the work may not be mounted.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -19,10 +21,12 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::file_name::is_dots;
 use icechunkfs_base::trust::{self, Distrust};
 
-/// Entries that are looked at in a directory of a user who is not trusted, which may have any number.
+/// Entries that are looked at in a directory of a user who is not trusted, which may have any
+/// number.
 const MAX_FOREIGN_NAMES: usize = 10_000;
 
-/// Directory that may hold scratch directories: of one repository, one for each branch, or such directories of all repositories.
+/// Directory that may hold scratch directories: of one repository, one for each branch, or such
+/// directories of all repositories.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SearchLocation {
     /// Home directory of a user, or a directory for state.
@@ -41,7 +45,8 @@ impl SearchLocation {
 /// Result of the search.
 #[derive(Clone, Debug, Default)]
 pub struct SearchResult {
-    /// Objects that scratch directories of trusted users need: those with uncommitted work, and those in use.
+    /// Objects that scratch directories of trusted users need: those with uncommitted work, and
+    /// those in use.
     pub work: Vec<Requirements>,
     /// Possible work of users who are not trusted.
     pub foreign: Vec<Foreign>,
@@ -59,10 +64,11 @@ pub struct Foreign {
 }
 
 impl SearchResult {
-    /// Adds the scratch directories in `place`. Work is trusted if `counts` returns true for its owner and no other user may write to it.
+    /// Adds the scratch directories in `place`. Work is trusted if `counts` returns true for its
+    /// owner and no other user may write to it.
     ///
-    /// Fails with [`ErrorKind::Corrupt`] if a trusted journal is damaged, with [`ErrorKind::NotFound`] if a link of a trusted user leads
-    /// nowhere.
+    /// Fails with [`ErrorKind::Corrupt`] if a trusted journal is damaged, with
+    /// [`ErrorKind::NotFound`] if a link of a trusted user leads nowhere.
     pub fn add(&mut self, place: &SearchLocation, counts: impl Fn(u32) -> bool) -> Result<()> {
         let path = place.base.join(&place.rest);
         let failed = |errno: Errno| Error::io(path.display(), errno.into());
@@ -131,7 +137,8 @@ impl SearchResult {
         Ok(names)
     }
 
-    /// Adds the scratch directory that the entry `path`, which has the attributes `link`, leads to if it is a link.
+    /// Adds the scratch directory that the entry `path`, which has the attributes `link`, leads to
+    /// if it is a link.
     fn add_link(&mut self, link: &Stat, path: PathBuf, counts: &impl Fn(u32) -> bool) -> Result<()> {
         if FileType::from_raw_mode(link.st_mode) != FileType::Symlink {
             return Ok(());
@@ -202,7 +209,8 @@ enum Opened {
     Missing(Errno),
 }
 
-/// Opens `place`. Links are followed if the owner of its base is trusted. No file system that another user serves is entered.
+/// Opens `place`. Links are followed if the owner of its base is trusted. No file system that
+/// another user serves is entered.
 fn open(place: &SearchLocation, counts: &impl Fn(u32) -> bool) -> Result<Opened> {
     let mut walk = GuardedWalk::begin()?;
     match walk.go(&place.base, |owner| counts(owner) || trust::is_trusted_link(owner)) {
@@ -224,7 +232,8 @@ fn open(place: &SearchLocation, counts: &impl Fn(u32) -> bool) -> Result<Opened>
     }
 }
 
-/// Returns true if `path`, which is absolute, leads through a link or a file system of a user who is not trusted, as far as it exists.
+/// Returns true if `path`, which is absolute, leads through a link or a file system of a user who
+/// is not trusted, as far as it exists.
 pub fn is_in_foreign_hands(path: &Path) -> Result<bool> {
     let mut walk = GuardedWalk::begin()?;
     Ok(matches!(walk.go(path, trust::is_trusted_link), Err(Obstacle::Foreign(_))))

@@ -1,8 +1,9 @@
 //! Finds out from a journal alone whether it holds uncommitted work: changes or untracked files.
 //!
-//! A journal is never empty: a mount records the inodes that it shows and their attributes, also of files that are as the base has them. What
-//! counts is the difference at the end. An entry that was created and removed again, or moved and moved back, is none, and neither is a
-//! mode or a time, which no commit takes. A commit that may have been published counts: its outcome is not known.
+//! A journal is never empty: a mount records the inodes that it shows and their attributes, also of
+//! files that are as the base has them. What counts is the difference at the end. An entry that was
+//! created and removed again, or moved and moved back, is none, and neither is a mode or a time,
+//! which no commit takes. A commit that may have been published counts: its outcome is not known.
 
 use std::collections::{HashMap, HashSet};
 
@@ -55,7 +56,8 @@ impl WorkSearch {
                 self.hide(key, *hide);
             }
             Record::Rename { parent, name, new_parent, new_name, exchange, hide, .. } => {
-                let (old, new) = ((*parent, name.clone()), (*new_parent, new_name.clone()));
+                let old = (*parent, name.clone());
+                let new = (*new_parent, new_name.clone());
                 let replaced = self.names.remove(&new).filter(|_| *exchange);
                 let moved = self.names.remove(&old);
                 self.names.extend(replaced.map(|id| (old.clone(), id)));
@@ -81,7 +83,8 @@ impl WorkSearch {
         }
     }
 
-    /// Returns true if the records leave anything that a commit would take, or that the user would miss.
+    /// Returns true if the records leave anything that a commit would take, or that the user would
+    /// miss.
     pub fn has_work(&self) -> bool {
         self.is_publishing
             || self.is_too_large
@@ -133,7 +136,8 @@ mod tests {
     }
 
     fn rename(from: &str, to: &str, hide: bool, exchange: bool) -> Record {
-        let (name, new_name) = (name(from), name(to));
+        let new_name = name(to);
+        let name = name(from);
         Record::Rename { parent: ROOT, name, new_parent: ROOT, new_name, exchange, hide, at: AT }
     }
 
@@ -141,7 +145,8 @@ mod tests {
         Record::SetSource { id: EntryId(id), source, at: AT }
     }
 
-    /// Tells whether there is work after `records`, in a tree whose inodes 2 and 4 are `/a` and `/b`, and 3 is `/a/zarr.json`.
+    /// Tells whether there is work after `records`, in a tree whose inodes 2 and 4 are `/a` and
+    /// `/b`, and 3 is `/a/zarr.json`.
     fn has_work(records: &[Record]) -> bool {
         let mut search = WorkSearch::default();
         let base = Record::Base {

@@ -1,25 +1,33 @@
 //! Destination directory of an export.
 //!
-//! A file gets its name only when it is complete: it is written without a name (`O_TMPFILE`) and then linked or, where the
-//! file system cannot do that, written under [`temporary`]'s name and renamed. Everything is opened below the directory's
-//! descriptor with `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`: whatever names a repository has, and whatever links lie
-//! in the directory, nothing is written outside it. The directory itself is opened once, by a walk that follows no link of another user.
+//! A file gets its name only when it is complete: it is written without a name (`O_TMPFILE`) and
+//! then linked or, where the file system cannot do that, written under [`temporary`]'s name and
+//! renamed. Everything is opened below the directory's descriptor with
+//! `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`: whatever names a repository has, and whatever
+//! links lie in the directory, nothing is written outside it. The directory itself is opened once,
+//! by a walk that follows no link of another user.
 //!
-//! While an export runs, the file [`MARKER`] (with a number if the exported tree has that name) records its source. The marker is removed when everything is on the disk,
-//! flushed once for the whole file system (`syncfs`), not file by file. A repeated export that finds the marker resumes: a
-//! file that has its name, its size and the commit's time is complete, because the time is set before the name. Bytes are
-//! compared if the machine has been restarted since, when names may have survived whose bytes did not, and if the directory
-//! had other content: all files of a snapshot have one time, so a file of another array may have the same size and time.
+//! While an export runs, the file [`MARKER`] (with a number if the exported tree has that name)
+//! records its source. The marker is removed when everything is on the disk, flushed once for the
+//! whole file system (`syncfs`), not file by file. A repeated export that finds the marker resumes:
+//! a file that has its name, its size and the commit's time is complete, because the time is set
+//! before the name. Bytes are compared if the machine has been restarted since, when names may have
+//! survived whose bytes did not, and if the directory had other content: all files of a snapshot
+//! have one time, so a file of another array may have the same size and time.
 //!
-//! **Only what is the user's own counts**: another user who prepares the directory could otherwise have a marker, and files of the right size and
-//! time, taken for the work of an earlier export. So a file counts as complete only if it belongs to the user who exports, or to root, and
-//! so does the marker; a marker of another user in that user's directory lets the export go on, but no file counts then.
+//! **Only what is the user's own counts**: another user who prepares the directory could otherwise
+//! have a marker, and files of the right size and time, taken for the work of an earlier export. So
+//! a file counts as complete only if it belongs to the user who exports, or to root, and so does
+//! the marker; a marker of another user in that user's directory lets the export go on, but no file
+//! counts then.
 //!
-//! Before the flush, the marker is changed to say that it has begun. If it fails, or the process is killed meanwhile, the kernel has reported
-//! the failed writes and does so to nobody else, while the lost pages stay in its cache as if they were on the disk: the next export writes
-//! every file again. Writes that fail before the flush are reported to it, because the directory's descriptor is older than the first write
-//! of this export, and those of an export that was killed before its flush to the descriptor of the next one. Not known are failed writes of
-//! a killed export that another program's `syncfs` was told of, or whose file system was unmounted since.
+//! Before the flush, the marker is changed to say that it has begun. If it fails, or the process is
+//! killed meanwhile, the kernel has reported the failed writes and does so to nobody else, while
+//! the lost pages stay in its cache as if they were on the disk: the next export writes every file
+//! again. Writes that fail before the flush are reported to it, because the directory's descriptor
+//! is older than the first write of this export, and those of an export that was killed before its
+//! flush to the descriptor of the next one. Not known are failed writes of a killed export that
+//! another program's `syncfs` was told of, or whose file system was unmounted since.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -78,7 +86,8 @@ pub struct ExportSource {
 struct Marker {
     #[serde(flatten)]
     source: ExportSource,
-    /// Start of the machine since which every file with its name, size and time is complete; empty if there may be others.
+    /// Start of the machine since which every file with its name, size and time is complete; empty
+    /// if there may be others.
     boot: String,
     /// True if the flush has begun: if the machine has not been restarted since, no file counts.
     #[serde(default)]
@@ -97,13 +106,17 @@ struct FoundMarker {
 pub enum Before {
     /// The directory was empty.
     Nothing,
-    /// An earlier export of the same source had begun in an empty directory, since the machine was started.
+    /// An earlier export of the same source had begun in an empty directory, since the machine was
+    /// started.
     Resumed,
-    /// An earlier export of the same source had begun, before the machine was restarted or over other content.
+    /// An earlier export of the same source had begun, before the machine was restarted or over
+    /// other content.
     ResumedUnverified,
-    /// The flush of an earlier export failed or was interrupted: bytes in the kernel's cache may not be on the disk.
+    /// The flush of an earlier export failed or was interrupted: bytes in the kernel's cache may
+    /// not be on the disk.
     Unflushed,
-    /// The directory belongs to another user, who says that an earlier export of the same source had begun.
+    /// The directory belongs to another user, who says that an earlier export of the same source
+    /// had begun.
     Foreign,
     /// The directory had other content.
     OtherContent,
@@ -138,7 +151,8 @@ pub(super) struct ExistingFile {
 }
 
 impl ExistingFile {
-    /// Returns true if the modification time is `micros` after 1970, as far as the file system keeps times.
+    /// Returns true if the modification time is `micros` after 1970, as far as the file system
+    /// keeps times.
     pub(super) fn is_of(&self, micros: u64) -> bool {
         let wanted = timespec(micros);
         self.time.0 == wanted.tv_sec && (self.time.1 == 0 || self.time.1 == wanted.tv_nsec.unsigned_abs())
@@ -156,11 +170,13 @@ pub fn local(text: &str) -> Result<PathBuf> {
 }
 
 impl Destination {
-    /// Opens and locks `path`, creating it if necessary, for `source` of a repository at `repository` (a local directory,
-    /// if it is one), whose files and directories are not called as any of `taken`, which has the names in the exported tree that are those of
-    /// markers. Refuses a directory with other content unless `force` is set.
+    /// Opens and locks `path`, creating it if necessary, for `source` of a repository at
+    /// `repository` (a local directory, if it is one), whose files and directories are not called
+    /// as any of `taken`, which has the names in the exported tree that are those of markers.
+    /// Refuses a directory with other content unless `force` is set.
     ///
-    /// Errors: [`ErrorKind::NotEmpty`] if the directory has other content, [`ErrorKind::Busy`] if another export writes to it.
+    /// Errors: [`ErrorKind::NotEmpty`] if the directory has other content, [`ErrorKind::Busy`] if
+    /// another export writes to it.
     pub fn open(
         path: &Path,
         (source, taken): (&ExportSource, &BTreeSet<String>),
@@ -175,7 +191,8 @@ impl Destination {
         Ok(destination)
     }
 
-    /// Opens `path` like [`Destination::open`], but changes nothing. Returns `None` if there is no such directory.
+    /// Opens `path` like [`Destination::open`], but changes nothing. Returns `None` if there is no
+    /// such directory.
     pub fn inspect(
         path: &Path,
         (source, taken): (&ExportSource, &BTreeSet<String>),
@@ -198,7 +215,8 @@ impl Destination {
                 let message = format!("{}: another export goes there at this moment", path.display());
                 return Err(Error::new(ErrorKind::Busy, message));
             }
-            // Some network file systems cannot lock directories: two exports then write the same bytes.
+            // Some network file systems cannot lock directories: two exports then write the same
+            // bytes.
             Err(errno) => tracing::debug!("{} is not locked: {errno}", path.display()),
         }
         Ok(Destination {
@@ -219,7 +237,8 @@ impl Destination {
         let (earlier, marker) = found.map(|(name, found)| (name, found.marker)).unzip();
         self.marker = self.free_marker(earlier.as_deref(), taken)?;
         self.earlier_marker = earlier;
-        let (name, source) = (self.path.display(), &self.source);
+        let name = self.path.display();
+        let source = &self.source;
         let is_of_boot = |marker: &Marker| !marker.boot.is_empty() && marker.boot == boot();
         self.before = match marker {
             Some(marker) if is_foreign && marker.source == *source => Before::Foreign,
@@ -331,8 +350,8 @@ impl Destination {
         Ok(FoundMarker { marker, is_own })
     }
 
-    /// Returns a name for the marker that neither the exported tree, with the names `taken`, nor the directory has: that of the `earlier`
-    /// marker if possible.
+    /// Returns a name for the marker that neither the exported tree, with the names `taken`, nor
+    /// the directory has: that of the `earlier` marker if possible.
     fn free_marker(&self, earlier: Option<&str>, taken: &BTreeSet<String>) -> Result<String> {
         if let Some(earlier) = earlier.filter(|earlier| !taken.contains(*earlier)) {
             return Ok(earlier.to_owned());
@@ -365,7 +384,8 @@ impl Destination {
     fn mark(&self) -> Result<()> {
         match self.before {
             Before::Nothing | Before::Resumed => self.write_marker(boot(), false)?,
-            // Until this export is complete, files that it has not compared yet look like complete ones.
+            // Until this export is complete, files that it has not compared yet look like complete
+            // ones.
             Before::ResumedUnverified | Before::OtherContent => self.write_marker(String::new(), false)?,
             Before::Unflushed => self.write_marker(boot(), true)?,
             // As above, for the next export by this user.
@@ -389,7 +409,8 @@ impl Destination {
             serde_json::to_vec(&marker).map_err(|e| Error::with_source(ErrorKind::Io, "the note of an export", e))?;
         let failed = |e: std::io::Error| Error::io(self.path.join(&self.marker).display(), e);
         let mut file = NewFile::named(Arc::clone(&self.root), self.marker.clone()).map_err(|e| failed(e.into()))?;
-        // Whatever the umask: a marker counts only if no other user can write to it. Some file systems have fixed modes.
+        // Whatever the umask: a marker counts only if no other user can write to it. Some file
+        // systems have fixed modes.
         let found = rustix::fs::fstat(file.file()).map_err(|e| failed(e.into()))?;
         let _ = rustix::fs::fchmod(file.file(), Mode::from_raw_mode(found.st_mode & 0o644));
         file.file().write_all(&text).and_then(|()| file.file().sync_all()).map_err(failed)?;
@@ -476,7 +497,8 @@ impl Destination {
 
     /// Creates a file that will be `name` in `folder`, which is at `path`.
     pub(super) fn create(&self, folder: &Arc<OwnedFd>, path: &str, name: &str) -> Result<NewFile> {
-        let (place, own) = (Arc::clone(folder), name.to_owned());
+        let place = Arc::clone(folder);
+        let own = name.to_owned();
         let created = if self.nameless { NewFile::nameless(place, own) } else { NewFile::named(place, own) };
         created.map_err(|errno| self.failed(&join(path, name), errno))
     }
@@ -487,7 +509,8 @@ impl Destination {
         set_modified(file.file(), timespec(micros)).and_then(|()| file.take_name()).map_err(|e| self.failed(&place, e))
     }
 
-    /// Opens the file `name` in `folder`, which is at `path`; none if it belongs to another user by now.
+    /// Opens the file `name` in `folder`, which is at `path`; none if it belongs to another user by
+    /// now.
     pub(super) fn open_file(&self, folder: &OwnedFd, path: &str, name: &str) -> Result<Option<File>> {
         let failed = |e| self.failed(&join(path, name), e);
         let file = open_beneath(folder, name.as_bytes(), OFlags::NONBLOCK).map_err(failed)?;
@@ -501,7 +524,8 @@ impl Destination {
         let failed = |e: std::io::Error| Error::io(shown().display(), e);
         match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            // The path leads through the descriptor, so that nobody can put another directory in its place.
+            // The path leads through the descriptor, so that nobody can put another directory in
+            // its place.
             Err(Errno::ISDIR | Errno::PERM) => {
                 let place = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
                 std::fs::remove_dir_all(place).map_err(failed)
@@ -528,7 +552,8 @@ fn boot() -> String {
     std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
 }
 
-/// Fails if `path`, without links as `resolve` finds it, lies in the directory of a repository, or contains it.
+/// Fails if `path`, without links as `resolve` finds it, lies in the directory of a repository, or
+/// contains it.
 pub(super) fn refuse_repository(
     path: &Path,
     repository: Option<&Path>,

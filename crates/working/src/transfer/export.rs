@@ -1,7 +1,8 @@
 //! Exports a snapshot as a plain tree of files.
 //!
-//! Batches of files are processed concurrently: looked up in the directory, fetched, written. A file that is complete there
-//! already is not read again. Nothing of a batch is kept when it is done, so that memory is bounded by the number of jobs.
+//! Batches of files are processed concurrently: looked up in the directory, fetched, written. A
+//! file that is complete there already is not read again. Nothing of a batch is kept when it is
+//! done, so that memory is bounded by the number of jobs.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -94,12 +95,13 @@ struct Export {
     counters: Arc<Counters>,
 }
 
-/// Writes the files at or below `path` of `view` into `destination`, which is `None` if there is no such directory in a dry run.
+/// Writes the files at or below `path` of `view` into `destination`, which is `None` if there is no
+/// such directory in a dry run.
 ///
 /// Calls `confirm` with the paths to be removed, if there are any, before anything is changed.
 ///
-/// Errors: those of reading, unless such files are to be left out; [`ErrorKind::Unsupported`] if there are nodes whose names
-/// no file can have.
+/// Errors: those of reading, unless such files are to be left out; [`ErrorKind::Unsupported`] if
+/// there are nodes whose names no file can have.
 pub async fn export(
     view: Arc<dyn ViewTree>,
     path: &str,
@@ -174,7 +176,8 @@ async fn directory(view: &dyn ViewTree, path: &str) -> Result<Attributes> {
     Ok(start)
 }
 
-/// Returns the names in directory `path` of `view` that are also those of the markers of exports. Fails if it is a file.
+/// Returns the names in directory `path` of `view` that are also those of the markers of exports.
+/// Fails if it is a file.
 pub async fn marker_names(view: &dyn ViewTree, path: &str) -> Result<BTreeSet<String>> {
     let start = directory(view, path).await?;
     let mut names = BTreeSet::new();
@@ -193,7 +196,8 @@ fn skippable(error: &Error) -> Error {
     Error::new(error.kind(), format!("{error}; {SKIP}"))
 }
 
-/// Returns the nodes at or below `path` that the tree does not show, because no file can have their names.
+/// Returns the nodes at or below `path` that the tree does not show, because no file can have their
+/// names.
 fn without_file_names(tree: &Tree, path: &str) -> Vec<String> {
     let table = tree.table();
     let mut is_shown = vec![false; tree.snapshot().node_count()];
@@ -211,10 +215,11 @@ fn without_file_names(tree: &Tree, path: &str) -> Vec<String> {
     hidden.map(|(node, _)| node.path.to_owned()).collect()
 }
 
-/// Returns the expected number of files at or below directory `start`, from the snapshot's manifest infos: no manifest is read. For
-/// a view whose files are not those of the snapshot it is a guess.
+/// Returns the expected number of files at or below directory `start`, from the snapshot's manifest
+/// infos: no manifest is read. For a view whose files are not those of the snapshot it is a guess.
 fn expected(view: &dyn ViewTree, start: u64) -> u64 {
-    let (tree, table) = (view.tree(), view.tree().table());
+    let tree = view.tree();
+    let table = view.tree().table();
     let Some(icechunkfs_tree::tree::nodes::TreePlace::Directory(top)) = table.place(start) else { return 0 };
     let mut manifests = std::collections::HashSet::new();
     let mut files = 0;
@@ -237,9 +242,10 @@ impl Export {
             return Ok(done);
         };
         let look = Arc::clone(&target);
-        let wanted = match target.is_empty() {
-            true => items.into_iter().map(|item| (item, Action::Write)).collect(),
-            false => blocking(move || look.needs(items)).await?,
+        let wanted = if target.is_empty() {
+            items.into_iter().map(|item| (item, Action::Write)).collect()
+        } else {
+            blocking(move || look.needs(items)).await?
         };
         let mut rest = Vec::with_capacity(wanted.len());
         for (item, need) in wanted {

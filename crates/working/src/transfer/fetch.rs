@@ -1,7 +1,8 @@
 //! Fetches the bytes of many files of a snapshot at a time.
 //!
-//! Small chunks share objects, back to back in grid order, so that consecutive files of a listing are usually neighbors in an
-//! object too: they are read together, in one request of some MiB instead of hundreds.
+//! Small chunks share objects, back to back in grid order, so that consecutive files of a listing
+//! are usually neighbors in an object too: they are read together, in one request of some MiB
+//! instead of hundreds.
 
 use std::fs::File;
 use std::ops::Range;
@@ -18,15 +19,16 @@ use icechunkfs_repo::reader::{Data, NativeChunk};
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_views::views::ViewTree;
 
-/// Largest gap between two chunks that are read together, in bytes: less than a request costs, on a disk or over a network.
+/// Largest gap between two chunks that are read together, in bytes: less than a request costs, on a
+/// disk or over a network.
 const MAX_GAP: u64 = 16 << 10;
 /// Limit on the bytes that are read together.
 const MAX_RUN: u64 = BATCH_BYTES;
 /// Concurrent requests of one batch. The storage limits those of all batches.
 const CONCURRENT_READS: usize = 32;
-/// Chunks from this size on, in bytes, are copied file to file if they are separate files: the kernel copies the bytes or,
-/// where the file system can, shares the blocks until one of the files is written to. For smaller chunks, one read and one
-/// write cost less.
+/// Chunks from this size on, in bytes, are copied file to file if they are separate files: the
+/// kernel copies the bytes or, where the file system can, shares the blocks until one of the files
+/// is written to. For smaller chunks, one read and one write cost less.
 const MIN_COPIED: u64 = 128 << 10;
 
 /// Bytes of a file.
@@ -38,20 +40,23 @@ pub(super) enum Content {
     File(File),
 }
 
-/// Returns true if an error means that this user cannot read something in the repository, now or later.
+/// Returns true if an error means that this user cannot read something in the repository, now or
+/// later.
 pub(super) fn is_unreadable(error: &Error) -> bool {
     use ErrorKind::{Corrupt, NotFound, PermissionDenied, Unsupported, VirtualNotAllowed};
     matches!(error.kind(), Corrupt | NotFound | PermissionDenied | Unsupported | VirtualNotAllowed)
 }
 
-/// Returns the payload of file `inode`; none if the view makes its bytes, or they are those of several chunks.
+/// Returns the payload of file `inode`; none if the view makes its bytes, or they are those of
+/// several chunks.
 pub(super) async fn payload(view: &dyn ViewTree, inode: u64) -> Result<Option<ChunkPayload>> {
     let tree = view.tree();
     let Some(inode) = view.native(inode) else { return Ok(None) };
     tree.payload_of(inode).await
 }
 
-/// Fetches the files `items`, in their order. Together they have at most [`BATCH_BYTES`], or there is only one.
+/// Fetches the files `items`, in their order. Together they have at most [`BATCH_BYTES`], or there
+/// is only one.
 pub(super) async fn fetch(view: &dyn ViewTree, items: &[&Item]) -> Vec<Result<Content>> {
     let tree = view.tree();
     let mut contents: Vec<Option<Result<Content>>> = Vec::with_capacity(items.len());
@@ -111,7 +116,8 @@ async fn files(tree: &Arc<Tree>, wanted: WantedFiles) -> (WantedFiles, Fetched) 
     let reader = Arc::clone(tree.reader());
     let kept = wanted.clone();
     let look = move || {
-        let (mut rest, mut found) = (Vec::new(), Vec::new());
+        let mut rest = Vec::new();
+        let mut found = Vec::new();
         for (at, payload) in wanted {
             let file = match &payload {
                 ChunkPayload::Native { chunk, offset, length } if *length >= MIN_COPIED => {
@@ -156,7 +162,8 @@ struct Run {
 
 /// Reads all of `wanted`; each result has its slot.
 pub(super) async fn payloads(tree: &Arc<Tree>, wanted: WantedFiles) -> Fetched {
-    // A disk cache finds entries by the ranges that mounts request, so with one ranges are not merged.
+    // A disk cache finds entries by the ranges that mounts request, so with one ranges are not
+    // merged.
     let merge = tree.reader().is_local() || !tree.reader().has_files();
     let (runs, single) = runs(wanted, merge);
     // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
@@ -195,7 +202,8 @@ async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
         }
         // A store that does not answer would be waited for once per part.
         Err(error) if error.kind() != ErrorKind::Corrupt => {
-            let (kind, message) = (error.kind(), error.to_string());
+            let kind = error.kind();
+            let message = error.to_string();
             run.parts.into_iter().map(|(at, ..)| (at, Err(Error::new(kind, message.clone())))).collect()
         }
         // A part may lie beyond the object's end: each is read separately to find out which.
@@ -211,7 +219,8 @@ async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
 
 /// Groups `wanted` into runs of neighbors; returns the rest second.
 fn runs(wanted: WantedFiles, merge: bool) -> (Vec<Run>, WantedFiles) {
-    let (mut ranges, mut single) = (Vec::new(), Vec::new());
+    let mut ranges = Vec::new();
+    let mut single = Vec::new();
     for (at, payload) in wanted {
         match payload {
             ChunkPayload::Native { chunk, offset, length } if merge && length > 0 => {

@@ -1,9 +1,9 @@
 //! Imports a directory of Zarr files as one commit.
 //!
-//! The files are laid over the branch's tip ([`super::scan`]). The change set is detected by the rules of a mount and
-//! committed by the same engine: completely or not at all, and rebased over concurrent commits that did not touch the same
-//! things. Chunk files are read from where they are and are never linked into the repository, because they belong to the
-//! user.
+//! The files are laid over the branch's tip ([`super::scan`]). The change set is detected by the
+//! rules of a mount and committed by the same engine: completely or not at all, and rebased over
+//! concurrent commits that did not touch the same things. Chunk files are read from where they are
+//! and are never linked into the repository, because they belong to the user.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -110,8 +110,9 @@ pub struct ImportResult {
 
 /// Imports the directory `source`.
 ///
-/// `memory` returns the budget for reading the repository, as a function of the bytes that its snapshot takes; `clock`
-/// supplies the commit time. Nothing is committed if there are violations or conflicts: the result lists them.
+/// `memory` returns the budget for reading the repository, as a function of the bytes that its
+/// snapshot takes; `clock` supplies the commit time. Nothing is committed if there are violations
+/// or conflicts: the result lists them.
 pub async fn import(
     source: &Path,
     target: ImportTarget,
@@ -122,7 +123,8 @@ pub async fn import(
     (counters, progress): (&Arc<Counters>, &CommitProgress),
 ) -> Result<ImportResult> {
     let root = Arc::new(open(source, &target)?);
-    let (jobs, count) = (options.jobs, Arc::clone(counters));
+    let jobs = options.jobs;
+    let count = Arc::clone(counters);
     let scanned = blocking(move || scan::scan(root, jobs, &count)).await.context(|| source.display())?;
     if scanned.has_file(is_marker) {
         return Err(Error::invalid(format!(
@@ -191,21 +193,19 @@ pub async fn import(
     };
     repository.check_store(&branch).await?;
     // A new repository has a first snapshot, which is the base.
-    let base = match out.created_repository {
-        true => {
-            let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
-            Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?)
-        }
-        false => Arc::clone(tree.snapshot()),
+    let base = if out.created_repository {
+        let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
+        Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?)
+    } else {
+        Arc::clone(tree.snapshot())
     };
     let changes = std::mem::take(&mut detected.changes);
     drop((scanned, tree, detected));
     let engine = Engine::new(Arc::clone(repository.storage()), reader, clock, engine_options);
-    let message = match options.message.is_empty() {
-        true => format!("Import of {}", source.display()),
-        false => options.message.clone(),
-    };
-    let (metadata, on_conflict) = (options.metadata.clone(), options.on_conflict);
+    let message =
+        if options.message.is_empty() { format!("Import of {}", source.display()) } else { options.message.clone() };
+    let metadata = options.metadata.clone();
+    let on_conflict = options.on_conflict;
     let request = Request { branch, message, metadata, on_conflict, ..Request::default() };
     match Box::pin(engine.commit(&base, &changes, &request, progress)).await? {
         CommitOutcome::Nothing => {}
@@ -256,7 +256,8 @@ fn tree(snapshot: Snapshot, storage: &Arc<dyn Storage>, memory: &dyn Fn(u64) -> 
     Ok(Arc::new(Tree::new(snapshot, table, reader)))
 }
 
-/// Detects the changes of the files relative to `tree`, and the files that cannot be where they are.
+/// Detects the changes of the files relative to `tree`, and the files that cannot be where they
+/// are.
 async fn detect_changes(
     scanned: &scan::Scanned,
     tree: &Arc<Tree>,

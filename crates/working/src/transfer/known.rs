@@ -1,8 +1,8 @@
 //! Leaves out chunks that the branch has already, byte for byte.
 //!
-//! A second import of the same files is therefore no commit, an import with few changed files is a small one, and concurrent
-//! commits conflict only with real differences. The cost is reading the branch's chunks that have the same coordinates and
-//! length.
+//! A second import of the same files is therefore no commit, an import with few changed files is a
+//! small one, and concurrent commits conflict only with real differences. The cost is reading the
+//! branch's chunks that have the same coordinates and length.
 
 use std::collections::HashMap;
 use std::io::{Read, Seek};
@@ -43,7 +43,8 @@ pub(super) async fn remove_unchanged(
     let arrays: HashMap<NodeId, NodeIndex> =
         tree.table().subtree(0).filter_map(|index| Some((tree.table().array(index)?.id, index))).collect();
     let mut same: Vec<(NodeId, Coords)> = Vec::new();
-    let (mut batch, mut bytes) = (Vec::new(), 0_u64);
+    let mut batch = Vec::new();
+    let mut bytes = 0_u64;
     let mut batches = Vec::new();
     for (node, chunks) in &changes.chunks {
         let Some(&index) = arrays.get(node) else { continue };
@@ -149,7 +150,8 @@ async fn is_same_large(tree: &Arc<Tree>, candidate: &Candidate) -> Result<bool> 
             Err(error) if is_unreadable(&error) => return Ok(false),
             Err(error) => return Err(error),
         };
-        let (file, at) = (candidate.file.clone(), offset);
+        let file = candidate.file.clone();
+        let at = offset;
         offset += data.len() as u64;
         let is_last = offset >= length;
         let same = blocking(move || {

@@ -1,8 +1,8 @@
 //! Exports and imports plain Zarr trees, without a mount.
 //!
-//! [`export`] writes the keys of a snapshot, as a mount shows them, below a directory; [`import`] makes one commit of a
-//! directory's files, by the rules by which a mount commits. Neither depends on the kernel, so that many files are processed
-//! concurrently:
+//! [`export`] writes the keys of a snapshot, as a mount shows them, below a directory; [`import`]
+//! makes one commit of a directory's files, by the rules by which a mount commits. Neither depends
+//! on the kernel, so that many files are processed concurrently:
 //!
 //! | part | task |
 //! |---|---|
@@ -54,7 +54,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Returns the number of files known so far, of files that are finished, and the bytes of the latter.
+    /// Returns the number of files known so far, of files that are finished, and the bytes of the
+    /// latter.
     pub fn now(&self) -> (u64, u64, u64) {
         let [found, done, bytes] = [&self.found, &self.done, &self.bytes].map(|count| count.load(Ordering::Relaxed));
         (found.max(done), done, bytes)
@@ -83,8 +84,8 @@ pub struct SkippedPath {
     pub why: String,
 }
 
-/// Opens `path` below `folder` for reading; an empty path is `folder` itself. No component may be a symbolic link: another
-/// user could put one in the place of a directory at any time.
+/// Opens `path` below `folder` for reading; an empty path is `folder` itself. No component may be a
+/// symbolic link: another user could put one in the place of a directory at any time.
 fn open_beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> std::result::Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let path = if path.is_empty() { b"." } else { path };

@@ -74,7 +74,8 @@ impl Drop for NewFile {
     }
 }
 
-/// Calls `make` with a temporary name for `name` in `folder`. Removes a file that has the name. Returns what was made, with its name.
+/// Calls `make` with a temporary name for `name` in `folder`. Removes a file that has the name.
+/// Returns what was made, with its name.
 fn with_temporary_name<T>(
     folder: &OwnedFd,
     name: &str,
@@ -87,7 +88,8 @@ fn with_temporary_name<T>(
             made => return made.map(|made| (made, temporary)),
         }
         match rustix::fs::unlinkat(folder, temporary.as_str(), AtFlags::empty()) {
-            // A group or array of the exported tree has the name. A longer one is tried until it is too long.
+            // A group or array of the exported tree has the name. A longer one is tried until it is
+            // too long.
             Err(Errno::ISDIR | Errno::PERM) => temporary.push('~'),
             // An export that was killed while it wrote this file left the name.
             Ok(()) | Err(Errno::NOENT) => {}

@@ -27,13 +27,15 @@ impl Extra {
     }
 }
 
-/// Returns what `destination` has and directory `start` of `view` does not, except the export's marker.
+/// Returns what `destination` has and directory `start` of `view` does not, except the export's
+/// marker.
 pub(super) async fn find(destination: &Arc<Destination>, view: &dyn ViewTree, start: u64) -> Result<Vec<Extra>> {
     let mut extra = Vec::new();
     // Directories that both sides have and that have not been listed yet.
     let mut open = vec![(start, String::new())];
     while let Some((inode, folder)) = open.pop() {
-        let (place, path) = (Arc::clone(destination), folder.clone());
+        let place = Arc::clone(destination);
+        let path = folder.clone();
         for (name, kind) in blocking(move || entries(&place, &path)).await? {
             let found = match name.to_str() {
                 Some(text) if folder.is_empty() && destination.is_marker(text) => continue,

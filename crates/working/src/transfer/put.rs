@@ -59,8 +59,8 @@ pub(super) struct ExportTarget {
 }
 
 impl ExportTarget {
-    /// Creates a target for the files of a commit at `time` in `destination`; with `checksum`, files
-    /// of an export that is resumed are read and compared.
+    /// Creates a target for the files of a commit at `time` in `destination`; with `checksum`,
+    /// files of an export that is resumed are read and compared.
     pub(super) fn new(destination: Arc<Destination>, time: u64, checksum: bool, dry_run: bool) -> Self {
         let trust = match destination.before() {
             Before::Nothing => Completeness::Empty,
@@ -130,7 +130,8 @@ impl ExportTarget {
                 file.file().write_all(bytes).map_err(self.failed(item))?;
                 bytes.len() as u64
             }
-            // The kernel copies the bytes or shares the blocks. The inode is never shared, because edits of the copy would change it.
+            // The kernel copies the bytes or shares the blocks. The inode is never shared, because
+            // edits of the copy would change it.
             Content::File(mut source) => std::io::copy(&mut source, file.file()).map_err(self.failed(item))?,
         };
         if length != item.size {
@@ -139,7 +140,8 @@ impl ExportTarget {
         self.destination.complete(file, &item.folder, self.time)
     }
 
-    /// Sets the time of an existing file whose bytes are right, so that the next check finds it complete.
+    /// Sets the time of an existing file whose bytes are right, so that the next check finds it
+    /// complete.
     fn renew_time(&self, folder: &OwnedFd, item: &Item) -> Result<()> {
         if self.dry_run {
             return Ok(());
@@ -158,7 +160,8 @@ impl ExportTarget {
         same.map_err(self.failed(item))
     }
 
-    /// Writes a file too large to be in memory at once, if necessary. Returns false if the file was complete.
+    /// Writes a file too large to be in memory at once, if necessary. Returns false if the file was
+    /// complete.
     pub(super) async fn large(self: &Arc<Self>, view: &Arc<dyn ViewTree>, item: &Item, need: Action) -> Result<bool> {
         let payload = payload(&**view, item.inode).await?;
         let file = match payload.clone() {
@@ -166,7 +169,8 @@ impl ExportTarget {
             None => None,
         };
         if let Some(file) = file {
-            let (this, item) = (Arc::clone(self), item.clone());
+            let this = Arc::clone(self);
+            let item = item.clone();
             return blocking(move || {
                 let folder = this.destination.folder(&item.folder)?;
                 this.file(&folder, &item, need, Content::File(file))
@@ -179,7 +183,8 @@ impl ExportTarget {
         if self.dry_run {
             return Ok(true);
         }
-        let (this, own) = (Arc::clone(self), item.clone());
+        let this = Arc::clone(self);
+        let own = item.clone();
         let mut file = blocking(move || {
             let folder = this.destination.folder(&own.folder)?;
             this.destination.create(&folder, &own.folder, &own.name)
@@ -189,14 +194,16 @@ impl ExportTarget {
         while offset < item.size {
             let data = step(view, item, payload.as_ref(), offset).await?;
             offset += data.len() as u64;
-            let (failed, is_last) = (self.failed(item), offset >= item.size);
+            let failed = self.failed(item);
+            let is_last = offset >= item.size;
             let write = move || {
                 write_sparse(file.file(), &data, is_last)?;
                 Ok(file)
             };
             file = blocking(move || write().map_err(failed)).await?;
         }
-        let (this, folder) = (Arc::clone(self), Arc::clone(&item.folder));
+        let this = Arc::clone(self);
+        let folder = Arc::clone(&item.folder);
         blocking(move || this.destination.complete(file, &folder, this.time)).await?;
         Ok(true)
     }
@@ -207,7 +214,8 @@ impl ExportTarget {
         item: &Item,
         payload: Option<&ChunkPayload>,
     ) -> Result<bool> {
-        let (this, own) = (Arc::clone(self), item.clone());
+        let this = Arc::clone(self);
+        let own = item.clone();
         let (folder, file) = blocking(move || {
             let folder = this.destination.folder(&own.folder)?;
             let file = this.destination.open_file(&folder, &own.folder, &own.name)?;
@@ -232,14 +240,16 @@ impl ExportTarget {
     }
 }
 
-/// Writes `data`. Parts without bytes, which files that a view makes have many of, become holes; the end of the file is written.
+/// Writes `data`. Parts without bytes, which files that a view makes have many of, become holes;
+/// the end of the file is written.
 fn write_sparse(file: &mut File, data: &[u8], is_last: bool) -> std::io::Result<()> {
     let mut parts = data.chunks(HOLE).peekable();
     while let Some(part) = parts.next() {
         let is_end = is_last && parts.peek().is_none();
-        match is_end || part.iter().any(|byte| *byte != 0) {
-            true => file.write_all(part)?,
-            false => drop(file.seek(SeekFrom::Current(part.len() as i64))?),
+        if is_end || part.iter().any(|byte| *byte != 0) {
+            file.write_all(part)?;
+        } else {
+            file.seek(SeekFrom::Current(part.len() as i64))?;
         }
     }
     Ok(())

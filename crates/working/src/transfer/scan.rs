@@ -1,11 +1,13 @@
 //! Presents a directory of this machine as a working tree in which every file is new.
 //!
-//! A mount detects its changes in a frozen state of its working tree ([`Frozen`]). Here such a state is made of the files in
-//! a directory, so that one set of rules decides what is a group, an array, a chunk, untracked or a violation. The state lies
-//! over the branch's tip like files that were copied into a mount with `cp -r`: an entry with the same path is replaced,
-//! everything else of the snapshot shows through, unless it is to be deleted.
+//! A mount detects its changes in a frozen state of its working tree ([`Frozen`]). Here such a
+//! state is made of the files in a directory, so that one set of rules decides what is a group, an
+//! array, a chunk, untracked or a violation. The state lies over the branch's tip like files that
+//! were copied into a mount with `cp -r`: an entry with the same path is replaced, everything else
+//! of the snapshot shows through, unless it is to be deleted.
 //!
-//! Directories are listed by several threads. Symbolic links are not followed: like devices, they have no place in Zarr.
+//! Directories are listed by several threads. Symbolic links are not followed: like devices, they
+//! have no place in Zarr.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -87,7 +89,8 @@ struct Scan<'a> {
 
 /// Lists everything below directory `root`, with `jobs` threads.
 pub(super) fn scan(root: Arc<OwnedFd>, jobs: usize, counters: &Counters) -> Result<Scanned> {
-    let (tasks, directories) = (vec![Task::Directory { position: 0, path: Vec::new() }], vec![Directory::default()]);
+    let tasks = vec![Task::Directory { position: 0, path: Vec::new() }];
+    let directories = vec![Directory::default()];
     let queue = Mutex::new(Queue { tasks, directories, ..Queue::default() });
     let scan = Scan { root: &root, queue, more: Condvar::new(), counters };
     std::thread::scope(|scope| {
@@ -158,7 +161,8 @@ impl Scan<'_> {
                 FileType::RegularFile => names.push(name.to_vec()),
                 FileType::Directory => {
                     let mut queue = self.queue.lock();
-                    let (child, path) = (queue.directories.len(), join(path, name));
+                    let child = queue.directories.len();
+                    let path = join(path, name);
                     queue.directories.push(Directory { path: path.as_slice().into(), ..Directory::default() });
                     queue.add_entry(position, name, ScannedEntry::Directory(child));
                     queue.tasks.push(Task::Directory { position: child, path });
@@ -167,7 +171,9 @@ impl Scan<'_> {
                 _ => self.queue.lock().others.push(printable::text(&join(path, name))),
             }
             if names.len() >= BATCH {
-                let (path, folder, names) = (Arc::clone(&shared), Arc::clone(&folder), std::mem::take(&mut names));
+                let path = Arc::clone(&shared);
+                let folder = Arc::clone(&folder);
+                let names = std::mem::take(&mut names);
                 self.queue.lock().tasks.push(Task::Files { position, path, folder, names });
                 self.more.notify_one();
             }
@@ -207,15 +213,17 @@ impl Scanned {
         self.directories.iter().any(|directory| matches!(directory.entries.get(&document), Some(ScannedEntry::File(_))))
     }
 
-    /// Returns true if the directory itself contains a file with a name for which `is_it` returns true.
+    /// Returns true if the directory itself contains a file with a name for which `is_it` returns
+    /// true.
     pub(super) fn has_file(&self, is_it: impl Fn(&str) -> bool) -> bool {
         let is_file = |entry: &ScannedEntry| matches!(entry, ScannedEntry::File(_));
         let top = self.directories.first().into_iter().flat_map(|top| &top.entries);
         top.filter(|(_, entry)| is_file(entry)).any(|(name, _)| name.text().is_some_and(&is_it))
     }
 
-    /// Lays the files over `tree`, at the group `path`; with `delete`, whiteouts hide what the files do not have there. Also
-    /// returns the clashes: files where the tree has a group or an array, and directories where it has a chunk.
+    /// Lays the files over `tree`, at the group `path`; with `delete`, whiteouts hide what the
+    /// files do not have there. Also returns the clashes: files where the tree has a group or an
+    /// array, and directories where it has a chunk.
     ///
     /// Groups above `path` that the tree does not have are created.
     pub(super) async fn lay_over(&self, tree: &Tree, path: &str, delete: bool) -> Result<(Frozen, Vec<SkippedPath>)> {
@@ -345,7 +353,8 @@ async fn hide_rest(tree: &Tree, place: &TreePlace, entries: &mut BTreeMap<Name, 
 #[async_trait]
 impl Contents for Scanned {
     fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>> {
-        // A directory name that is not UTF-8 is itself a violation, so that chunks below it need no file.
+        // A directory name that is not UTF-8 is itself a violation, so that chunks below it need no
+        // file.
         let file = self.file(data.0).and_then(|(path, length)| Some((std::str::from_utf8(path).ok()?, *length)));
         Ok(file.map(|(path, length)| ChunkFile {
             directory: Arc::clone(&self.root),
@@ -361,7 +370,8 @@ impl Contents for Scanned {
             Source::Stored(Stored(ChunkPayload::Inline(document))) => return Ok(document.clone()),
             Source::Stored(_) | Source::Lower => return Ok(Bytes::new()),
         };
-        let (root, path) = (Arc::clone(&self.root), self.path(number).to_vec());
+        let root = Arc::clone(&self.root);
+        let path = self.path(number).to_vec();
         blocking(move || {
             use std::io::Read;
             let failed = |e: std::io::Error| Error::io(printable::text(&path), e);
@@ -389,7 +399,8 @@ mod tests {
     #[tokio::test]
     async fn a_directory_exchanged_for_a_link_after_the_listing_is_not_followed() {
         let place = tempfile::tempdir().unwrap();
-        let (source, foreign) = (place.path().join("source"), place.path().join("foreign"));
+        let source = place.path().join("source");
+        let foreign = place.path().join("foreign");
         for (folder, text) in [(&source, "own"), (&foreign, "not")] {
             std::fs::create_dir_all(folder.join("a/b")).unwrap();
             std::fs::write(folder.join("a/b/zarr.json"), text).unwrap();

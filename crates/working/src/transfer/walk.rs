@@ -1,7 +1,7 @@
 //! Lists the files of a snapshot, or of a part of it, in batches.
 //!
-//! Directories are listed as by a mount, so that both have the same names. A page of each directory on the way down is held,
-//! whatever a directory's size.
+//! Directories are listed as by a mount, so that both have the same names. A page of each directory
+//! on the way down is held, whatever a directory's size.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use icechunkfs_views::views::ViewTree;
 
 /// Entries of a directory that are listed together: those that a tree finds at once.
 const PAGE: usize = 1024;
-/// Limits of a batch, in files and in bytes: large enough that the cost of each batch is small, and small enough that one
-/// batch per job fits into memory.
+/// Limits of a batch, in files and in bytes: large enough that the cost of each batch is small, and
+/// small enough that one batch per job fits into memory.
 const BATCH: usize = 1024;
 pub(super) const BATCH_BYTES: u64 = 4 << 20;
 
@@ -81,8 +81,11 @@ impl Directory {
                 ),
             ));
         }
-        let (mut offset, mut count, mut is_full) = (self.offset, 0, false);
-        let (directories, files) = (&mut self.directories, &mut self.files);
+        let mut offset = self.offset;
+        let mut count = 0;
+        let mut is_full = false;
+        let directories = &mut self.directories;
+        let files = &mut self.files;
         let mut take = |entry: Entry<'_>| {
             is_full = count == PAGE;
             if is_full {
@@ -110,10 +113,12 @@ impl Walk {
 
     /// Returns the next files; none when there are no more.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<Item>>> {
-        let (mut batch, mut bytes) = (Vec::new(), 0_u64);
+        let mut batch = Vec::new();
+        let mut bytes = 0_u64;
         while let Some(directory) = self.open.last_mut() {
             while let Some((name, attributes, is_sized)) = directory.files.front_mut() {
-                // A size of 0 in place of one that could not be found out would make an empty copy if the file can be read by now.
+                // A size of 0 in place of one that could not be found out would make an empty copy
+                // if the file can be read by now.
                 if !*is_sized {
                     match self.view.attributes(attributes.inode).await {
                         Ok(found) => (*attributes, *is_sized) = (found, true),

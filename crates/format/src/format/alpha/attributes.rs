@@ -1,7 +1,9 @@
-//! Reads attributes that a snapshot keeps in a separate object below `attributes/` (`a/` in the first layout).
+//! Reads attributes that a snapshot keeps in a separate object below `attributes/` (`a/` in the
+//! first layout).
 //!
-//! The specifications do not define the content of such a file, and no release wrote one. This module reads what they
-//! call likely: a map of attributes, or a list of such maps, in which the snapshot stores the index of a node's map.
+//! The specifications do not define the content of such a file, and no release wrote one. This
+//! module reads what they call likely: a map of attributes, or a list of such maps, in which the
+//! snapshot stores the index of a node's map.
 
 use serde_json::{Map, Value};
 

@@ -1,14 +1,15 @@
 //! Checks the structure of a document before it is parsed.
 //!
-//! A few bytes may claim a billion elements or nest a million levels. One pass that allocates next to nothing checks that a MessagePack
-//! document is complete and is not nested too deeply. The values of both encodings are counted while they are made ([`super::super::json`]).
+//! A few bytes may claim a billion elements or nest a million levels. One pass that allocates next
+//! to nothing checks that a MessagePack document is complete and is not nested too deeply. The
+//! values of both encodings are counted while they are made ([`super::super::json`]).
 
 use super::MAX_DEPTH;
 use super::wrapping::{Body, Encoding};
 use icechunkfs_base::error::{Error, Result};
 
-/// Checks `body`. Returns the number of elements of the outermost value, which identifies the release; none if it is a map, or JSON, which the
-/// parser checks.
+/// Checks `body`. Returns the number of elements of the outermost value, which identifies the
+/// release; none if it is a map, or JSON, which the parser checks.
 pub fn check(body: &Body) -> Result<Option<u64>> {
     match body.encoding {
         Encoding::Json => Ok(None),

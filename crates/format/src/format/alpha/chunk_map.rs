@@ -1,7 +1,8 @@
-//! Reads the list of chunks in a manifest: a map from (node, coordinates) to payloads, or from nodes to maps from coordinates to payloads.
+//! Reads the list of chunks in a manifest: a map from (node, coordinates) to payloads, or from
+//! nodes to maps from coordinates to payloads.
 //!
-//! Each key shows to which of the two forms it belongs and how it names nodes. Chunks are passed on one by one; their
-//! bytes are not copied.
+//! Each key shows to which of the two forms it belongs and how it names nodes. Chunks are passed on
+//! one by one; their bytes are not copied.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -58,7 +59,8 @@ pub(super) enum StoredChecksum {
     LastModified(u32),
 }
 
-/// Seed for a manifest file: an array whose last member is the list of chunks, or a map with the member `chunks`.
+/// Seed for a manifest file: an array whose last member is the list of chunks, or a map with the
+/// member `chunks`.
 pub(super) struct File<'c, 'a> {
     pub(super) chunks: &'c mut Chunks<'a>,
 }
@@ -198,7 +200,8 @@ impl<'a> Visitor<'a> for KeySeed {
             numbers(text).map(|numbers| numbers.into_iter().map(u32::try_from).collect::<Result<Vec<_>, _>>());
         match (numbers, AlphaNodeId::from_text(text), self.node) {
             (_, Some(node), None) => Ok(Key::Node(node.0)),
-            // Keys in JSON are text: coordinates within the map of a node, otherwise a node's number and coordinates.
+            // Keys in JSON are text: coordinates within the map of a node, otherwise a node's
+            // number and coordinates.
             (Some(Ok(numbers)), _, Some(_)) => Ok(Key::Coords(numbers)),
             (Some(Ok(numbers)), None, None) => match numbers.split_first() {
                 Some((node, coords)) => Ok(Key::Chunk(AlphaNodeId::from_number(u64::from(*node)).0, coords.to_vec())),
@@ -258,7 +261,8 @@ impl<'de> Deserialize<'de> for ChunkCoords {
     }
 }
 
-/// Returns the numbers in a key such as `3/0/1` or `[3,[0,1]]`, whatever separates them; `None` if the key has letters.
+/// Returns the numbers in a key such as `3/0/1` or `[3,[0,1]]`, whatever separates them; `None` if
+/// the key has letters.
 fn numbers(text: &str) -> Option<Vec<u64>> {
     let is_between = |c: char| !c.is_alphanumeric();
     // One more than a chunk may have is too many.

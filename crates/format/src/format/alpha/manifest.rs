@@ -1,10 +1,13 @@
-//! Translates manifests of releases before 0.2, which list the chunks of any number of arrays, into today's flatbuffer.
+//! Translates manifests of releases before 0.2, which list the chunks of any number of arrays, into
+//! today's flatbuffer.
 //!
-//! The list of chunks was a map from (node, coordinates), and later a map of maps. A version and flags, the manifest's id, or nothing
-//! preceded it. References are sorted if necessary, and everything held during the translation is counted.
+//! The list of chunks was a map from (node, coordinates), and later a map of maps. A version and
+//! flags, the manifest's id, or nothing preceded it. References are sorted if necessary, and
+//! everything held during the translation is counted.
 //!
-//! Releases up to alpha 5 copied chunks of other arrays into an array's manifest when they rewrote it, and listed more chunks than they
-//! returned. Here a chunk belongs to the array that its reference names, because those releases found chunks by that name.
+//! Releases up to alpha 5 copied chunks of other arrays into an array's manifest when they rewrote
+//! it, and listed more chunks than they returned. Here a chunk belongs to the array that its
+//! reference names, because those releases found chunks by that name.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -21,13 +24,16 @@ use super::{MAX_DEPTH, bounds, unknown_document};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, ReservedBytes};
 
-/// Bytes that a reference takes in the payload of a file besides its parts: its table, and the offsets.
+/// Bytes that a reference takes in the payload of a file besides its parts: its table, and the
+/// offsets.
 const REFERENCE: u64 = 128;
 
-/// Translates `body` into the payload of a manifest file of today; `id` is used if the document contains no id.
+/// Translates `body` into the payload of a manifest file of today; `id` is used if the document
+/// contains no id.
 pub fn translate(body: &Body, id: ObjectId) -> Result<ReservedBytes> {
     bounds::check(body)?;
-    let (meter, refused) = (Meter::new("a manifest, to be translated,"), None);
+    let meter = Meter::new("a manifest, to be translated,");
+    let refused = None;
     let mut chunks = Chunks { id: None, refs: Vec::new(), coords: Vec::new(), meter, refused };
     match body.encoding {
         Encoding::Json => {
@@ -228,14 +234,16 @@ mod tests {
     #[test]
     fn flat_and_nested_maps_with_ids_of_every_kind() {
         let native = |id: Value| map(vec![("Ref".into(), list(vec![id, 2.into(), 3.into()]))]);
-        let (one, two) = (list(vec![1.into(), 0.into()]), list(vec![0.into(), 1.into()]));
+        let one = list(vec![1.into(), 0.into()]);
+        let two = list(vec![0.into(), 1.into()]);
         let text_id: Value = ObjectId([7; 12]).to_string().as_str().into();
         let bytes_id = list(vec![Value::Binary(vec![7; 12]), list(vec![])]);
         let key = |node: &Value, coords: &Value| list(vec![node.clone(), coords.clone()]);
         let none = list(vec![]);
 
         // Nodes are numbers, the chunks are out of order, and a version and flags precede them.
-        let (a, b) = (Value::from(3), Value::from(4));
+        let a = Value::from(3);
+        let b = Value::from(4);
         let chunks = map(vec![
             (key(&b, &none), inline(6)),
             (key(&a, &one), native(text_id.clone())),

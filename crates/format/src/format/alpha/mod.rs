@@ -1,12 +1,14 @@
-//! Reads files of alpha repositories: those of releases before 0.2, and those of the first layout, which no release wrote.
+//! Reads files of alpha repositories: those of releases before 0.2, and those of the first layout,
+//! which no release wrote.
 //!
-//! These files hold the same content as today's, in MessagePack or JSON, with or without a header, compressed or not;
-//! releases added, removed and reordered members. No other module sees these differences: a snapshot becomes an
-//! equivalent [`super::draft::SnapshotDraft`], a manifest a flatbuffer of today. One tree, one reader and one lookup
-//! therefore serve every generation.
+//! These files hold the same content as today's, in MessagePack or JSON, with or without a header,
+//! compressed or not; releases added, removed and reordered members. No other module sees these
+//! differences: a snapshot becomes an equivalent [`super::draft::SnapshotDraft`], a manifest a
+//! flatbuffer of today. One tree, one reader and one lookup therefore serve every generation.
 //!
-//! Node ids were numbers at first, then 8 bytes as today; a number becomes 8 bytes, most significant first. Object ids
-//! were 16 bytes in the first layout: the first 12 are kept, and the object is looked up by them.
+//! Node ids were numbers at first, then 8 bytes as today; a number becomes 8 bytes, most
+//! significant first. Object ids were 16 bytes in the first layout: the first 12 are kept, and the
+//! object is looked up by them.
 
 pub mod attributes;
 pub mod bounds;
@@ -27,7 +29,8 @@ use super::json;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
 
-/// Limit of nesting: a user attribute may nest as deeply as a metadata item today, below the levels of the document.
+/// Limit of nesting: a user attribute may nest as deeply as a metadata item today, below the levels
+/// of the document.
 const MAX_DEPTH: usize = super::flexbuffer::MAX_DEPTH + 8;
 
 /// Parses `body`, whose values `meter` counts.

@@ -1,4 +1,5 @@
-//! Reads the file of a branch or tag: `{"snapshot": ...}`, with the id as text or, in the first layout, as numbers.
+//! Reads the file of a branch or tag: `{"snapshot": ...}`, with the id as text or, in the first
+//! layout, as numbers.
 
 use serde::Deserialize;
 
@@ -8,7 +9,8 @@ use super::values::AlphaObjectId;
 use icechunkfs_base::error::Result;
 use icechunkfs_base::memory::Meter;
 
-/// Returns the snapshot that the file points to. Ignores other members: a time, and properties that no release set.
+/// Returns the snapshot that the file points to. Ignores other members: a time, and properties that
+/// no release set.
 pub fn parse(file: &[u8]) -> Result<ObjectId> {
     #[derive(Deserialize)]
     struct Reference {

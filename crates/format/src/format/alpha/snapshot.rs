@@ -1,6 +1,8 @@
-//! Reads snapshots of releases before 0.2: every node with the fields of its `zarr.json`, and a part of the history.
+//! Reads snapshots of releases before 0.2: every node with the fields of its `zarr.json`, and a
+//! part of the history.
 //!
-//! The structure changed with every release. Members of MessagePack arrays have no names, so their number identifies the structure:
+//! The structure changed with every release. Members of MessagePack arrays have no names, so their
+//! number identifies the structure:
 //!
 //! | members | releases | order |
 //! |---|---|---|
@@ -30,7 +32,8 @@ use super::{bounds, parse};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::{self, Meter, Metered};
 
-/// Bytes of a node, a dimension, a manifest or a metadata item in a draft, and in the file that is made of it, apart from texts.
+/// Bytes of a node, a dimension, a manifest or a metadata item in a draft, and in the file that is
+/// made of it, apart from texts.
 const DRAFTED: u64 = 256;
 
 /// Decoded snapshot file of a release before 0.2.
@@ -226,7 +229,8 @@ impl AlphaSnapshot {
         }
     }
 
-    /// Returns the commit, its metadata, and its ancestors as in [`AlphaSnapshot::ancestors`], with their memory.
+    /// Returns the commit, its metadata, and its ancestors as in [`AlphaSnapshot::ancestors`], with
+    /// their memory.
     pub fn into_history(self) -> (Commit, Map<String, Value>, Metered<Vec<Commit>>) {
         let listed = match self.ancestors {
             Ancestors::Parent(_) => Vec::new(),
@@ -259,9 +263,11 @@ impl AlphaSnapshot {
         Ok(())
     }
 
-    /// Converts the snapshot into an equivalent draft of version 1, the version that stores the parent in the snapshot.
+    /// Converts the snapshot into an equivalent draft of version 1, the version that stores the
+    /// parent in the snapshot.
     ///
-    /// The extents of manifests, which 0.1.0 stores, are left out: a lookup then searches every manifest, and nothing depends on them.
+    /// The extents of manifests, which 0.1.0 stores, are left out: a lookup then searches every
+    /// manifest, and nothing depends on them.
     pub fn into_draft(self) -> Result<Metered<SnapshotDraft>> {
         let parent = self.parent();
         // The values of one node after another are copied into a document.

@@ -11,7 +11,8 @@ use super::super::ids::{self, NodeId, ObjectId};
 /// Bytes of an object's id in the first layout.
 const WIDE: usize = 16;
 
-/// Id of an object: text, bytes, numbers, or an array that begins with bytes. The first 12 of 16 bytes count.
+/// Id of an object: text, bytes, numbers, or an array that begins with bytes. The first 12 of 16
+/// bytes count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AlphaObjectId(pub(super) ObjectId);
 
@@ -115,7 +116,8 @@ impl<'de> Deserialize<'de> for AlphaNodeId {
     }
 }
 
-/// Id of an object and up to two numbers: an array that begins with them, or a map, of which only the id is read.
+/// Id of an object and up to two numbers: an array that begins with them, or a map, of which only
+/// the id is read.
 #[derive(Debug)]
 pub(super) struct IdAndNumbers {
     pub(super) id: ObjectId,
@@ -183,7 +185,8 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// Fill value as `zarr.json` spells it: NaN and infinities are text, and a 32-bit float has no more digits than it needs.
+/// Fill value as `zarr.json` spells it: NaN and infinities are text, and a 32-bit float has no more
+/// digits than it needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scalar(pub(super) Value);
 

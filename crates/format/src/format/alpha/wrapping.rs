@@ -1,7 +1,8 @@
-//! Unwraps metadata files of releases before 0.2: bare MessagePack or JSON, the same compressed, or either behind
-//! today's header, with version byte 1.
+//! Unwraps metadata files of releases before 0.2: bare MessagePack or JSON, the same compressed, or
+//! either behind today's header, with version byte 1.
 //!
-//! The wrapping is detected from the bytes of each file, because a repository may hold files of several releases.
+//! The wrapping is detected from the bytes of each file, because a repository may hold files of
+//! several releases.
 
 use super::super::envelope::{self, FileType, HEADER_LEN, Header, MAGIC, MAX_PAYLOAD};
 use icechunkfs_base::error::Result;
@@ -39,7 +40,8 @@ pub enum Unwrapped {
 
 /// Unwraps a file of type `expected`, whose payload may take `limit` bytes of memory.
 ///
-/// Fails with the error of today's format if the file is of neither kind: most such files are damaged files of today.
+/// Fails with the error of today's format if the file is of neither kind: most such files are
+/// damaged files of today.
 pub fn open(file: &[u8], expected: FileType, limit: u64) -> Result<Unwrapped> {
     if file.starts_with(MAGIC) || file.len() < HEADER_LEN && MAGIC.starts_with(file) {
         let (header, payload) = envelope::decode(file, expected, limit)?;
@@ -49,9 +51,10 @@ pub fn open(file: &[u8], expected: FileType, limit: u64) -> Result<Unwrapped> {
         };
     }
     let is_compressed = file.starts_with(ZSTD_MAGIC);
-    let bytes = match is_compressed || encoding(file).is_some() {
-        true => envelope::decompress(file, is_compressed, expected, limit.min(MAX_PAYLOAD))?,
-        false => ReservedBytes::from(Vec::new()),
+    let bytes = if is_compressed || encoding(file).is_some() {
+        envelope::decompress(file, is_compressed, expected, limit.min(MAX_PAYLOAD))?
+    } else {
+        ReservedBytes::from(Vec::new())
     };
     match encoding(&bytes) {
         Some(encoding) => Ok(Unwrapped::Alpha(Body { bytes, encoding })),
@@ -60,7 +63,8 @@ pub fn open(file: &[u8], expected: FileType, limit: u64) -> Result<Unwrapped> {
     }
 }
 
-/// Returns the encoding that the first byte of a document implies: every document was an array or a map.
+/// Returns the encoding that the first byte of a document implies: every document was an array or a
+/// map.
 fn encoding(bytes: &[u8]) -> Option<Encoding> {
     match bytes.first()? {
         b'{' | b' ' | b'\n' | b'\r' | b'\t' => Some(Encoding::Json),

@@ -1,7 +1,8 @@
 //! Rebuilds a `zarr.json` from the fields that releases before 0.2 stored instead.
 //!
-//! The result means what the original document meant, and zarr-python reads it. Those releases returned
-//! `"configuration": null` for a codec without one, which zarr-python refuses; here such members are left out.
+//! The result means what the original document meant, and zarr-python reads it. Those releases
+//! returned `"configuration": null` for a codec without one, which zarr-python refuses; here such
+//! members are left out.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -94,7 +95,8 @@ fn data_type(stored: &Value) -> Result<Value> {
     }
 }
 
-/// Converts a chunk key encoding. Those releases wrote keys such as `c/0/1` in any case; only `Dot` may have meant another separator.
+/// Converts a chunk key encoding. Those releases wrote keys such as `c/0/1` in any case; only `Dot`
+/// may have meant another separator.
 fn chunk_key_encoding(stored: &Value) -> Result<Value> {
     match stored.as_str() {
         Some("Slash" | "Default") => Ok(json!({"name": "default", "configuration": {"separator": "/"}})),
@@ -104,7 +106,8 @@ fn chunk_key_encoding(stored: &Value) -> Result<Value> {
     }
 }
 
-/// Converts a fill value: `{"Int32": 7}` becomes 7, and null in a float type NaN, which JSON could not store.
+/// Converts a fill value: `{"Int32": 7}` becomes 7, and null in a float type NaN, which JSON could
+/// not store.
 fn fill_value(stored: &Value, data_type: &Value) -> Value {
     let value = match stored {
         Value::Object(tagged) if tagged.len() == 1 => tagged.values().next().unwrap_or(stored),

@@ -1,7 +1,9 @@
-//! Changes and checks virtual chunk containers, the stores of chunks that lie outside the repository.
+//! Changes and checks virtual chunk containers, the stores of chunks that lie outside the
+//! repository.
 //!
-//! A container is stored under its URL prefix, in old repositories under its name; a user may give either. The rules for a prefix are the
-//! reference implementation's: it ignores containers that break them, so their chunks could not be read. Such a container is refused.
+//! A container is stored under its URL prefix, in old repositories under its name; a user may give
+//! either. The rules for a prefix are the reference implementation's: it ignores containers that
+//! break them, so their chunks could not be read. Such a container is refused.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +30,8 @@ const STORES: [(&[&str], &[&str]); 6] = [
     (&["file"], &["local_file_system"]),
 ];
 
-/// Returns the key of the container that is stored under `name` or has that name; otherwise `name` itself.
+/// Returns the key of the container that is stored under `name` or has that name; otherwise `name`
+/// itself.
 pub(super) fn resolve_key(containers: &Map<String, Value>, name: &str) -> String {
     if containers.contains_key(name) {
         return name.to_owned();
@@ -37,7 +40,8 @@ pub(super) fn resolve_key(containers: &Map<String, Value>, name: &str) -> String
     named.map_or_else(|| name.to_owned(), |(key, _)| key.clone())
 }
 
-/// Sets `value` at `path`, moves a container to the key that its prefix demands, and returns the resulting path.
+/// Sets `value` at `path`, moves a container to the key that its prefix demands, and returns the
+/// resulting path.
 pub(super) fn set(members: &mut Map<String, Value>, path: &[String], value: Value) -> Result<Vec<String>> {
     let (key, rest) = match path {
         [first, key, rest @ ..] if first == CONTAINERS_KEY => (key, rest),
@@ -59,7 +63,8 @@ pub(super) fn set(members: &mut Map<String, Value>, path: &[String], value: Valu
     } else {
         put(members, path, value)?;
     }
-    // An old container that is stored under its name keeps its key, unless it is replaced as a whole.
+    // An old container that is stored under its name keeps its key, unless it is replaced as a
+    // whole.
     let belongs_by_prefix = rest.is_empty() || old_prefix.as_deref() == Some(key);
     let Some(Value::Object(containers)) = members.get_mut(CONTAINERS_KEY) else { return Ok(path.to_owned()) };
     let prefix = containers.get(key).and_then(|container| member(container, "url_prefix")).map(str::to_owned);

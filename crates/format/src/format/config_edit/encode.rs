@@ -1,8 +1,9 @@
 //! Encodes a configuration in its stored form.
 //!
-//! Version 2 stores a FlexBuffer, as the reference implementation's serializer writes it: text is a String and never a Key, and no scalar
-//! is indirect. Version 1 stores YAML, in which a choice with a payload is a tag (`store: !s3`). The schema states which map is such a
-//! choice; for members that newer programs stored, the existing document does, because its unchanged parts are copied.
+//! Version 2 stores a FlexBuffer, as the reference implementation's serializer writes it: text is a
+//! String and never a Key, and no scalar is indirect. Version 1 stores YAML, in which a choice with
+//! a payload is a tag (`store: !s3`). The schema states which map is such a choice; for members
+//! that newer programs stored, the existing document does, because its unchanged parts are copied.
 //!
 //! The encoded bytes are decoded again before they are used: they must mean what was to be stored.
 
@@ -24,7 +25,8 @@ pub fn flexbuffer(members: &Map<String, Value>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Encodes `members` as the text of `config.yaml`, and copies the unchanged parts of its `old` text.
+/// Encodes `members` as the text of `config.yaml`, and copies the unchanged parts of its `old`
+/// text.
 pub fn yaml(members: &Map<String, Value>, old: Option<&[u8]>) -> Result<Vec<u8>> {
     let failed = |e| Error::with_source(ErrorKind::InvalidInput, "config.yaml", e);
     let mut meter = Meter::new("the configuration");

@@ -1,6 +1,8 @@
-//! Parses and spells names of settings: `manifest.preload.max_total_refs`, `virtual_chunk_containers."s3://a.b/".url_prefix`.
+//! Parses and spells names of settings: `manifest.preload.max_total_refs`,
+//! `virtual_chunk_containers."s3://a.b/".url_prefix`.
 //!
-//! Dots separate the parts. A part that contains a dot is written as a JSON string; a part that names a stored member needs no quotes.
+//! Dots separate the parts. A part that contains a dot is written as a JSON string; a part that
+//! names a stored member needs no quotes.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +10,8 @@ use super::containers;
 use super::schema::{ROOT, ValueKind};
 use icechunkfs_base::error::{Error, Result};
 
-/// Lowest similarity of a name that is suggested: 0 for nothing in common, 1 for equality (Jaro-Winkler).
+/// Lowest similarity of a name that is suggested: 0 for nothing in common, 1 for equality
+/// (Jaro-Winkler).
 const MIN_SIMILARITY: f64 = 0.7;
 
 /// Position and kind of a setting.
@@ -36,7 +39,8 @@ impl SettingPath {
         Ok(place)
     }
 
-    /// Descends to the member that `parts` begin with, and returns the number of parts that it took.
+    /// Descends to the member that `parts` begin with, and returns the number of parts that it
+    /// took.
     fn descend(&mut self, at: Option<&Map<String, Value>>, parts: &[String]) -> Result<usize> {
         let Some(name) = parts.first() else { return Ok(0) };
         let is_stored = |name: &str| at.is_some_and(|at| at.get(name).is_some_and(|value| !value.is_null()));

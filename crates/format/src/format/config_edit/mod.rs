@@ -1,9 +1,10 @@
 //! Changes the persisted configuration so that every reader can still open the repository.
 //!
-//! The reference implementation reads the whole configuration when it opens a repository, and refuses one value of a
-//! wrong type, one unknown variant or one missing required member. Values are therefore checked against [`schema`],
-//! which is the reference implementation's, and a change that adds a problem is refused ([`problems`]). Members that
-//! newer programs stored are kept: they are not in the schema and cannot be set, but can be unset.
+//! The reference implementation reads the whole configuration when it opens a repository, and
+//! refuses one value of a wrong type, one unknown variant or one missing required member. Values
+//! are therefore checked against [`schema`], which is the reference implementation's, and a change
+//! that adds a problem is refused ([`problems`]). Members that newer programs stored are kept: they
+//! are not in the schema and cannot be set, but can be unset.
 
 pub mod containers;
 pub mod encode;
@@ -44,16 +45,19 @@ pub struct ConfigChange {
     pub new: Option<Value>,
 }
 
-/// Returns the setting `key`. Fails with [`icechunkfs_base::error::ErrorKind::InvalidInput`] if there is no such setting.
+/// Returns the setting `key`. Fails with [`icechunkfs_base::error::ErrorKind::InvalidInput`] if
+/// there is no such setting.
 pub fn get(members: &Map<String, Value>, key: &str) -> Result<Setting> {
     let place = SettingPath::find(members, key)?;
     let value = place.value(members).filter(|value| !value.is_null()).cloned();
     Ok(Setting { key: format_key(&place.path), value, kind: place.kind, default: place.default })
 }
 
-/// Sets `key` to the value of `text`: JSON, or otherwise the text itself. Returns `None` if that is the stored value already.
+/// Sets `key` to the value of `text`: JSON, or otherwise the text itself. Returns `None` if that is
+/// the stored value already.
 ///
-/// Fails with [`icechunkfs_base::error::ErrorKind::InvalidInput`] if there is no such setting, or if a reader would not accept the result.
+/// Fails with [`icechunkfs_base::error::ErrorKind::InvalidInput`] if there is no such setting, or
+/// if a reader would not accept the result.
 pub fn set(members: &Map<String, Value>, key: &str, text: &str) -> Result<Option<ConfigChange>> {
     let place = SettingPath::find(members, key)?;
     let Some(kind) = place.kind else {
@@ -80,7 +84,8 @@ pub fn unset(members: &Map<String, Value>, key: &str) -> Result<Option<ConfigCha
     check_change(members, after, &place, &place.path)
 }
 
-/// Returns the change from `before`, whose setting is at `place`, to `members`, whose setting is at `path`.
+/// Returns the change from `before`, whose setting is at `place`, to `members`, whose setting is at
+/// `path`.
 fn check_change(
     before: &Map<String, Value>,
     members: Map<String, Value>,
@@ -99,7 +104,8 @@ fn check_change(
     Ok(Some(ConfigChange { key: format_key(path), old: set(place.value(before)), new, members }))
 }
 
-/// Returns the value of `text` for a setting of `kind`. A text setting keeps `text`, even if it looks like a number.
+/// Returns the value of `text` for a setting of `kind`. A text setting keeps `text`, even if it
+/// looks like a number.
 fn value_of(text: &str, kind: &ValueKind) -> Value {
     let json: Option<Value> = serde_json::from_str(text).ok();
     let as_text = || Value::String(text.to_owned());

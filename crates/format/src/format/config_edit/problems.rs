@@ -39,7 +39,8 @@ fn find_all(members: &Map<String, Value>) -> BTreeSet<Problem> {
     out
 }
 
-// Recursion is bounded: the readers of both encodings bound the depth of values, and so does the JSON parser.
+// Recursion is bounded: the readers of both encodings bound the depth of values, and so does the
+// JSON parser.
 fn check(value: &Value, kind: &'static ValueKind, path: &mut Vec<String>, out: &mut BTreeSet<Problem>) {
     let mut wrong = || {
         let shown: String = value.to_string().chars().take(60).collect();

@@ -1,4 +1,5 @@
-//! Describes the settings of a repository's configuration: the reference implementation's types, with its names (format notes 1.4).
+//! Describes the settings of a repository's configuration: the reference implementation's types,
+//! with its names (format notes 1.4).
 
 use serde_json::Value;
 
@@ -33,7 +34,8 @@ pub enum ValueKind {
     List(&'static ValueKind),
     /// List of two values.
     Pair(&'static ValueKind, &'static ValueKind),
-    /// One of several variants: its name or, if it has a payload, a map from its name to the payload.
+    /// One of several variants: its name or, if it has a payload, a map from its name to the
+    /// payload.
     Choice(&'static [Variant]),
 }
 

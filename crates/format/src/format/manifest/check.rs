@@ -1,11 +1,13 @@
 //! Verifies the payload of a manifest, and the order of its lists, in one pass.
 //!
-//! The flatbuffers library verifies the few tables around the lists of references. The references themselves are verified here: a manifest
-//! may hold millions of them, and a first access waits for all. They nearly always share one of a few vtables, which is read once for a run
-//! of references, so that a reference takes a fifth of the library's time (measured: 21 against 97 ns, the order included).
+//! The flatbuffers library verifies the few tables around the lists of references. The references
+//! themselves are verified here: a manifest may hold millions of them, and a first access waits for
+//! all. They nearly always share one of a few vtables, which is read once for a run of references,
+//! so that a reference takes a fifth of the library's time (measured: 21 against 97 ns, the order
+//! included).
 //!
-//! Nothing is accepted that the library would refuse, except that fixed-size fields do not count towards the apparent size. The tests and a
-//! fuzz target compare both.
+//! Nothing is accepted that the library would refuse, except that fixed-size fields do not count
+//! towards the apparent size. The tests and a fuzz target compare both.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -16,7 +18,8 @@ use super::super::generated::icechunk as fb;
 
 /// Number of fields of a reference in the schema.
 const FIELDS: usize = 10;
-/// Most arrays with unsorted references that are remembered. Parts may be shared, so that a few bytes could be very many arrays.
+/// Most arrays with unsorted references that are remembered. Parts may be shared, so that a few
+/// bytes could be very many arrays.
 const MAX_UNSORTED: usize = 1 << 16;
 /// Length of a vtable's head, in bytes: its own length and that of its table.
 const VTABLE_HEAD: u64 = 4;
@@ -32,13 +35,13 @@ pub(super) struct Order {
     pub(super) has_unknown_members: bool,
 }
 
-/// Verifies `bytes` as a manifest, and returns the order of its lists; otherwise says what is wrong. All is looked at as little-endian
-/// numbers at positions from the start of `bytes`.
+/// Verifies `bytes` as a manifest, and returns the order of its lists; otherwise says what is
+/// wrong. All is looked at as little-endian numbers at positions from the start of `bytes`.
 pub(super) fn check(bytes: &[u8], options: &VerifierOptions) -> Result<Order, String> {
     let outline = <ForwardsUOffset<Outline>>::run_verifier(&mut Verifier::new(options, bytes), 0);
     outline.map_err(|e| super::super::verified::first_line(&e))?;
-    // SAFETY: what was just verified is all that is read here: the root, the list of arrays, their ids, and the extent of their lists of
-    // references, but no reference.
+    // SAFETY: what was just verified is all that is read here: the root, the list of arrays, their
+    // ids, and the extent of their lists of references, but no reference.
     let arrays = unsafe { flatbuffers::root_unchecked::<fb::Manifest<'_>>(bytes) }.arrays();
     let mut references = References {
         bytes,
@@ -108,7 +111,8 @@ struct References<'a> {
     options: &'a VerifierOptions,
     /// Position of the vtable that `fields` are of.
     vtable: Option<u64>,
-    /// Offset of each field in its table, in bytes, in the schema's order; 0 for one that is absent.
+    /// Offset of each field in its table, in bytes, in the schema's order; 0 for one that is
+    /// absent.
     fields: [u16; FIELDS],
     /// Range of the text that was verified last: neighbors often share a location.
     text: Range<u64>,
@@ -126,10 +130,11 @@ const OUT_OF_BOUNDS: &str = "an offset leads out of the file";
 const UNALIGNED: &str = "an unaligned offset";
 
 impl<'a> References<'a> {
-    /// Verifies the references of one array, whose offsets are `offsets` at position `start`. Returns true if they are sorted; equal
-    /// neighbors are in order.
+    /// Verifies the references of one array, whose offsets are `offsets` at position `start`.
+    /// Returns true if they are sorted; equal neighbors are in order.
     fn list(&mut self, start: u64, offsets: &[u8]) -> Check<bool> {
-        let (mut sorted, mut last) = (true, [].as_slice());
+        let mut sorted = true;
+        let mut last = [].as_slice();
         let (offsets, _) = offsets.as_chunks::<4>();
         self.tables += offsets.len();
         if self.tables > self.options.max_tables {
@@ -193,7 +198,8 @@ impl<'a> References<'a> {
         Ok(())
     }
 
-    /// Verifies the vector, of elements of `size` bytes, that the offset at `position` leads to. Returns the range of its elements.
+    /// Verifies the vector, of elements of `size` bytes, that the offset at `position` leads to.
+    /// Returns the range of its elements.
     #[inline]
     fn vector(&mut self, position: u64, size: u64) -> Check<Range<u64>> {
         let at = position + u64::from(self.number(position)?);
@@ -239,14 +245,16 @@ impl<'a> References<'a> {
         }
     }
 
-    /// Checks that `length` bytes from `position` are in the buffer. Both are sums of few 32-bit numbers, which cannot overflow.
+    /// Checks that `length` bytes from `position` are in the buffer. Both are sums of few 32-bit
+    /// numbers, which cannot overflow.
     #[inline]
     fn within(&self, position: u64, length: u64) -> Check<()> {
         if position + length <= self.bytes.len() as u64 { Ok(()) } else { Err(OUT_OF_BOUNDS) }
     }
 }
 
-/// Returns `position` as an index into a buffer; one beyond all buffers if it is none on this machine.
+/// Returns `position` as an index into a buffer; one beyond all buffers if it is none on this
+/// machine.
 #[inline]
 fn place(position: u64) -> usize {
     usize::try_from(position).unwrap_or(usize::MAX)
@@ -299,7 +307,8 @@ mod tests {
         let right = manifest();
         let sorted = Order { unsorted: vec![], arrays_sorted: true, has_unknown_members: false };
         assert_eq!(check(&right, &options(right.len())), Ok(sorted));
-        let (mut accepted, mut refused) = (0, 0);
+        let mut accepted = 0;
+        let mut refused = 0;
         for at in 0..right.len() {
             for new in (0..=255).step_by(3).chain([right[at].wrapping_add(1), right[at].wrapping_sub(1), right[at] ^ 4])
             {

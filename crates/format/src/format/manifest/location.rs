@@ -1,7 +1,8 @@
 //! Decompresses locations: each is a frame of its own, and all of a manifest need its dictionary.
 //!
-//! Preparing a dictionary takes longer than decompressing a location, and a manifest may have millions of them. A few prepared ones are
-//! therefore kept, each for one manifest. A frame can ask for any window, and gets none: what it decompresses to is bounded.
+//! Preparing a dictionary takes longer than decompressing a location, and a manifest may have
+//! millions of them. A few prepared ones are therefore kept, each for one manifest. A frame can ask
+//! for any window, and gets none: what it decompresses to is bounded.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +13,8 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 
 /// Most bytes that a compressed location may expand to: the reference implementation's limit.
 pub(super) const MAX_LOCATION: usize = 1024;
-/// Largest dictionary, in bytes. The reference implementation trains dictionaries of 2 KiB, and other programs make ones of 110 KiB at most.
+/// Largest dictionary, in bytes. The reference implementation trains dictionaries of 2 KiB, and
+/// other programs make ones of 110 KiB at most.
 const MAX_DICTIONARY: usize = 1 << 20;
 /// Most prepared dictionaries that are kept.
 const MAX_KEPT: usize = 4;
@@ -78,7 +80,8 @@ mod tests {
 
     #[test]
     fn a_location_is_decompressed_with_the_dictionary_of_its_manifest() {
-        let (one, other) = (b"s3://bucket/observations/".repeat(4), b"https://server/model/output".repeat(4));
+        let one = b"s3://bucket/observations/".repeat(4);
+        let other = b"https://server/model/output".repeat(4);
         let keys: Vec<DictionaryKey> = (0..6).map(|_| DictionaryKey::next()).collect();
         for _ in 0..2 {
             for (n, key) in keys.iter().enumerate() {

@@ -1,9 +1,12 @@
-//! Reads `$ROOT/manifests/ID`: the locations of the chunks of arrays (spec, "Chunk Manifest Files").
+//! Reads `$ROOT/manifests/ID`: the locations of the chunks of arrays (spec, "Chunk Manifest
+//! Files").
 //!
-//! A manifest may hold millions of references, so it is never unpacked: it is decompressed and verified once, then searched in place by
-//! bisection of the sorted lists. Bisection of an unsorted list would miss chunks that exist; therefore the order is checked once on
-//! opening, and every access to an unsorted array fails, while the manifest's other arrays work. Equal neighbors are in order: release 1.1
-//! wrote the same reference twice when it rewrote manifests under changed splitting rules.
+//! A manifest may hold millions of references, so it is never unpacked: it is decompressed and
+//! verified once, then searched in place by bisection of the sorted lists. Bisection of an unsorted
+//! list would miss chunks that exist; therefore the order is checked once on opening, and every
+//! access to an unsorted array fails, while the manifest's other arrays work. Equal neighbors are
+//! in order: release 1.1 wrote the same reference twice when it rewrote manifests under changed
+//! splitting rules.
 
 mod check;
 mod location;
@@ -24,7 +27,8 @@ use super::unknown;
 use super::verified::VerifiedFlatbuffer;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 
-/// Most bytes of a location that is not compressed, and of an entity tag. Stores have keys of 1 KiB, and servers URLs of 8.
+/// Most bytes of a location that is not compressed, and of an entity tag. Stores have keys of 1
+/// KiB, and servers URLs of 8.
 const MAX_TEXT: usize = 64 << 10;
 /// Value of `compression_algorithm` for locations compressed with the manifest's dictionary.
 pub(super) const ZSTD_DICTIONARY: u8 = 1;
@@ -61,7 +65,8 @@ impl Manifest {
         Self::decode_with_id(ObjectId([0; 12]), file, limit)
     }
 
-    /// Decodes like [`Manifest::decode`]. `id` is the id of a file that does not contain one, as before 0.1.0.
+    /// Decodes like [`Manifest::decode`]. `id` is the id of a file that does not contain one, as
+    /// before 0.1.0.
     pub fn decode_with_id(id: ObjectId, file: &[u8], limit: u64) -> Result<Self> {
         let payload = match wrapping::open(file, FileType::Manifest, limit)? {
             Unwrapped::Flatbuffer(_, payload) => payload,
@@ -90,12 +95,14 @@ impl Manifest {
         self.buffer.has_identifier()
     }
 
-    /// Returns the root table, for `icechunkfs_repo::repo::verify`, which checks members that nothing else reads.
+    /// Returns the root table, for `icechunkfs_repo::repo::verify`, which checks members that
+    /// nothing else reads.
     pub fn root(&self) -> fb::Manifest<'_> {
         self.buffer.root()
     }
 
-    /// Fails if the manifest has members that other manifests with its references would lose. The `extra` of a reference is kept.
+    /// Fails if the manifest has members that other manifests with its references would lose. The
+    /// `extra` of a reference is kept.
     #[inline]
     pub(super) fn check_known(&self) -> Result<()> {
         if self.order.has_unknown_members {
@@ -119,7 +126,8 @@ impl Manifest {
         self.buffer.len()
     }
 
-    /// Returns the range of `part`, a slice of an inline chunk, in this manifest; see [`Manifest::slice`].
+    /// Returns the range of `part`, a slice of an inline chunk, in this manifest; see
+    /// [`Manifest::slice`].
     pub fn range_of(&self, part: &[u8]) -> Option<std::ops::Range<usize>> {
         self.buffer.range_of(part)
     }
@@ -140,7 +148,8 @@ impl Manifest {
         arrays.iter().map(|array| (NodeId::from(array.node_id()), ArrayRefs { refs: array.refs(), manifest: self }))
     }
 
-    /// Returns the references of array `node`, if it has any in the manifest. Fails if they are not sorted.
+    /// Returns the references of array `node`, if it has any in the manifest. Fails if they are not
+    /// sorted.
     pub fn array(&self, node: NodeId) -> Result<Option<ArrayRefs<'_>>> {
         let arrays = self.buffer.root().arrays();
         let found = if self.order.arrays_sorted {
@@ -180,7 +189,8 @@ impl<'a> ArrayRefs<'a> {
         self.refs.is_empty()
     }
 
-    /// Returns reference `at` as stored, for [`super::manifest_builder`] and `icechunkfs_repo::repo::verify`.
+    /// Returns reference `at` as stored, for [`super::manifest_builder`] and
+    /// `icechunkfs_repo::repo::verify`.
     #[inline]
     pub fn raw(&self, at: usize) -> fb::ChunkRef<'a> {
         self.refs.get(at)
@@ -191,14 +201,14 @@ impl<'a> ArrayRefs<'a> {
         self.manifest
     }
 
-    /// Returns the chunk coordinates of reference `at`, which must be below [`ArrayRefs::len`]. Their rank may differ
-    /// from the array's: the reference implementation does not check it.
+    /// Returns the chunk coordinates of reference `at`, which must be below [`ArrayRefs::len`].
+    /// Their rank may differ from the array's: the reference implementation does not check it.
     pub fn coords(&self, at: usize) -> flatbuffers::Vector<'a, u32> {
         self.refs.get(at).index()
     }
 
-    /// Returns the first position whose coordinates are not below `coords`, in lexicographic order. A prefix is below
-    /// all coordinates that begin with it.
+    /// Returns the first position whose coordinates are not below `coords`, in lexicographic order.
+    /// A prefix is below all coordinates that begin with it.
     pub fn lower_bound(&self, coords: &[u32]) -> usize {
         partition_point(self.refs.len(), |i| compare(&self.refs.get(i).index(), coords) == Ordering::Less)
     }
@@ -218,7 +228,8 @@ impl<'a> ArrayRefs<'a> {
         }
     }
 
-    /// Returns the most bytes that a copy of the payload at `at` takes besides itself, from the reference alone.
+    /// Returns the most bytes that a copy of the payload at `at` takes besides itself, from the
+    /// reference alone.
     pub fn held(&self, at: usize) -> u64 {
         let stored = self.refs.get(at);
         let compressed = stored.compressed_location().map_or(0, |_| location::MAX_LOCATION);
@@ -227,7 +238,8 @@ impl<'a> ArrayRefs<'a> {
         (compressed + inline + texts.sum::<usize>()) as u64
     }
 
-    /// Returns the kind of the reference at `at`, from the reference alone. A reference of no kind counts as inline without bytes.
+    /// Returns the kind of the reference at `at`, from the reference alone. A reference of no kind
+    /// counts as inline without bytes.
     pub fn kind(&self, at: usize) -> PayloadKind {
         let stored = self.refs.get(at);
         match stored.chunk_id() {
@@ -240,7 +252,8 @@ impl<'a> ArrayRefs<'a> {
     /// Returns the payload of the chunk at `at`.
     pub fn payload(&self, at: usize) -> Result<ChunkPayload<&'a [u8]>> {
         let stored = self.refs.get(at);
-        let (offset, length) = (stored.offset(), stored.length());
+        let offset = stored.offset();
+        let length = stored.length();
         if let Some(chunk) = stored.chunk_id() {
             if offset.checked_add(length).is_none() {
                 return Err(self.corrupt_chunk(at, "its offset and length are beyond any file"));

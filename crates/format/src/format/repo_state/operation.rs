@@ -37,11 +37,13 @@ pub struct LogEntry<O = Operation> {
     pub operation: O,
     /// Time of the operation, in microseconds since 1970-01-01 UTC.
     pub updated_at: u64,
-    /// Bare name, below `overwritten/`, of the copy of the file that ended with this entry. Never set on the newest.
+    /// Bare name, below `overwritten/`, of the copy of the file that ended with this entry. Never
+    /// set on the newest.
     pub backup_path: Option<String>,
 }
 
-/// Reads one entry of the operations log. Fails on a kind that the schema does not have: a rewrite of the log would lose it.
+/// Reads one entry of the operations log. Fails on a kind that the schema does not have: a rewrite
+/// of the log would lose it.
 pub(super) fn read_known_entry(stored: fb::Update<'_>) -> Result<LogEntry> {
     let LogEntry { operation, updated_at, backup_path } = read_entry(stored);
     let operation = operation.map_err(|kind| {
@@ -51,7 +53,8 @@ pub(super) fn read_known_entry(stored: fb::Update<'_>) -> Result<LogEntry> {
     Ok(LogEntry { operation, updated_at, backup_path })
 }
 
-/// Reads one entry of the operations log; the operation is the number of its kind if the schema does not have it.
+/// Reads one entry of the operations log; the operation is the number of its kind if the schema
+/// does not have it.
 pub(in crate::format) fn read_entry(stored: fb::Update<'_>) -> LogEntry<std::result::Result<Operation, u8>> {
     LogEntry {
         operation: read_operation(stored).ok_or(stored.update_type_type().0),
@@ -80,7 +83,8 @@ pub(super) fn entry_text(stored: fb::Update<'_>) -> u64 {
 
 /// Returns the operation of an entry; `None` for a kind that the schema does not have.
 fn read_operation(stored: fb::Update<'_>) -> Option<Operation> {
-    let (id, name) = (|id: &fb::ObjectId12| ObjectId::from(id), str::to_owned);
+    let id = |id: &fb::ObjectId12| ObjectId::from(id);
+    let name = str::to_owned;
     use fb::UpdateType as Kind;
     Some(match stored.update_type_type() {
         Kind::RepoInitializedUpdate => Operation::RepoInitialized,
@@ -114,7 +118,8 @@ fn read_operation(stored: fb::Update<'_>) -> Option<Operation> {
         }
         Kind::CommitAmendedUpdate => {
             let table = stored.update_type_as_commit_amended_update()?;
-            let (previous, new) = (id(table.previous_snap_id()), id(table.new_snap_id()));
+            let previous = id(table.previous_snap_id());
+            let new = id(table.new_snap_id());
             Operation::CommitAmended { branch: name(table.branch()), previous, new }
         }
         Kind::NewDetachedSnapshotUpdate => {
@@ -186,7 +191,8 @@ fn write_operation(b: &mut Builder, operation: &Operation) -> (fb::UpdateType, W
         }
         Operation::CommitAmended { branch, previous, new } => {
             let branch = Some(b.create_string(branch));
-            let (previous_snap_id, new_snap_id) = (Some(&id(previous)), Some(&id(new)));
+            let previous_snap_id = Some(&id(previous));
+            let new_snap_id = Some(&id(new));
             table!(CommitAmendedUpdate, fb::CommitAmendedUpdateArgs { branch, previous_snap_id, new_snap_id })
         }
         Operation::NewDetachedSnapshot { new } => {

@@ -13,8 +13,8 @@ use icechunkfs_format::format::manifest::{ArrayRefs, Manifest};
 use icechunkfs_format::format::manifest_builder::{BuiltManifest, ManifestBuilder};
 use icechunkfs_format::zarr::Coords;
 
-/// Bytes of references from which on a manifest takes no further cell. Inline chunks of half a KiB would make one of some MiB, which
-/// every reader of one of the arrays would fetch.
+/// Bytes of references from which on a manifest takes no further cell. Inline chunks of half a KiB
+/// would make one of some MiB, which every reader of one of the arrays would fetch.
 const FULL: usize = 1 << 20;
 
 /// Cell that is written.
@@ -35,7 +35,8 @@ pub(super) struct Source {
     pub(super) within: Vec<(u32, u32)>,
 }
 
-/// Builds the manifests of `cells`, each of another array: as few as fit ([`FULL`]). A cell without chunks is in none of them.
+/// Builds the manifests of `cells`, each of another array: as few as fit ([`FULL`]). A cell without
+/// chunks is in none of them.
 pub(super) fn build((version, compression): (SpecVersion, Compression), cells: &[Cell]) -> Result<Vec<BuiltManifest>> {
     let opened: Vec<(&Cell, Vec<Part<'_>>)> =
         cells.iter().map(|cell| Ok((cell, cell.parts()?))).collect::<Result<_>>()?;
@@ -62,7 +63,8 @@ pub(super) fn build((version, compression): (SpecVersion, Compression), cells: &
     Ok(built)
 }
 
-/// Fails unless readers find in `built` the references that they find in the sources of `cells`, which have no changes.
+/// Fails unless readers find in `built` the references that they find in the sources of `cells`,
+/// which have no changes.
 pub(super) fn check_same<'a>(cells: impl Iterator<Item = &'a Cell>, built: &[BuiltManifest]) -> Result<()> {
     let mut new: HashMap<NodeId, ArrayRefs<'_>> = HashMap::new();
     for manifest in built {
@@ -119,7 +121,8 @@ fn fill(draft: &mut ManifestBuilder, cell: &Cell, parts: &[Part<'_>]) -> Result<
         let coords = |&(part, at): &(usize, usize)| -> Coords {
             refs_of(part).map(|refs| refs.coords(at).iter().collect()).unwrap_or_default()
         };
-        // The sort is stable: of references to the same chunk, that of the first manifest stays in front.
+        // The sort is stable: of references to the same chunk, that of the first manifest stays in
+        // front.
         all.sort_by_cached_key(coords);
         let mut last: Option<Coords> = None;
         for entry in &all {
@@ -139,7 +142,8 @@ fn fill(draft: &mut ManifestBuilder, cell: &Cell, parts: &[Part<'_>]) -> Result<
     Ok(())
 }
 
-/// Returns the positions of the references that a reader finds in this source, in order, without repeats.
+/// Returns the positions of the references that a reader finds in this source, in order, without
+/// repeats.
 fn visible<'a>(refs: &'a ArrayRefs<'_>, source: &'a Source) -> impl Iterator<Item = usize> + 'a {
     let within = source.within.as_slice();
     let start = within.first().map_or(0, |(from, _)| refs.lower_bound(&[*from]));
@@ -153,7 +157,8 @@ fn visible<'a>(refs: &'a ArrayRefs<'_>, source: &'a Source) -> impl Iterator<Ite
     (start..end.max(start)).filter(move |&at| inside(at) && !repeats(at))
 }
 
-/// Adds the changes that come before reference `at` of `refs`, and then that reference if it was not changed.
+/// Adds the changes that come before reference `at` of `refs`, and then that reference if it was
+/// not changed.
 #[inline]
 fn merge<'a>(
     draft: &mut ManifestBuilder,
@@ -183,7 +188,8 @@ fn push(draft: &mut ManifestBuilder, coords: &[u32], payload: Option<&ChunkPaylo
     payload.map_or(Ok(()), |payload| draft.push(coords, payload))
 }
 
-/// Returns the dictionary that all compressed locations of these lists need; none if they need different ones.
+/// Returns the dictionary that all compressed locations of these lists need; none if they need
+/// different ones.
 fn common_dictionary<'a>(parts: impl Iterator<Item = &'a Part<'a>>) -> Option<&'a [u8]> {
     let mut dictionaries = parts.filter_map(|(refs, _)| refs.manifest().location_dictionary());
     let first = dictionaries.next()?;

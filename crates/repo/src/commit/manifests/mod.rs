@@ -1,12 +1,14 @@
 //! Plans and writes the manifests of a commit.
 //!
-//! An array that was not touched keeps its manifests. The grid of a touched array is cut into cells by the repository's rules
-//! ([`super::splitting`]). A cell with changed chunks is written again from all old manifests that reach into it. A cell
-//! without changes keeps its manifests if they lie in it, and is written again if one of them reaches beyond, because the
-//! rules have changed or the array has shrunk. The cost of a commit is thus that of the cells it touches.
+//! An array that was not touched keeps its manifests. The grid of a touched array is cut into cells
+//! by the repository's rules ([`super::splitting`]). A cell with changed chunks is written again
+//! from all old manifests that reach into it. A cell without changes keeps its manifests if they
+//! lie in it, and is written again if one of them reaches beyond, because the rules have changed or
+//! the array has shrunk. The cost of a commit is thus that of the cells it touches.
 //!
-//! A new manifest holds the references that a reader finds: those of the right rank, within the cell and within the extents
-//! by which their manifest is found; if several manifests list a chunk, the reference of the first one in the array's order.
+//! A new manifest holds the references that a reader finds: those of the right rank, within the
+//! cell and within the extents by which their manifest is found; if several manifests list a chunk,
+//! the reference of the first one in the array's order.
 //!
 //! Small arrays share manifests ([`share`]).
 
@@ -61,13 +63,15 @@ pub(super) struct ArrayTask<'a> {
     pub(super) changes: ChunkList,
     /// True if all manifests are written again, needed or not.
     pub(super) is_rewritten: bool,
-    /// True if the array is only here to share a manifest with others: if that fails, it keeps its own.
+    /// True if the array is only here to share a manifest with others: if that fails, it keeps its
+    /// own.
     pub(super) is_gathered: bool,
 }
 
 pub(super) type ArrayManifests = Vec<(ManifestRef, ManifestInfo)>;
 
-/// Writes manifests and remembers them, so that a commit that lost a race writes only what has changed.
+/// Writes manifests and remembers them, so that a commit that lost a race writes only what has
+/// changed.
 pub(super) struct ManifestWriter {
     storage: Arc<dyn Storage>,
     reader: Arc<Reader>,
@@ -126,7 +130,8 @@ impl ManifestWriter {
     ) -> Result<HashMap<NodeId, ArrayManifests>> {
         let nodes: Vec<NodeId> = arrays.iter().map(|task| task.node).collect();
         let mut found = Found::new();
-        let (mut small, mut groups) = (Vec::new(), Vec::new());
+        let mut small = Vec::new();
+        let mut groups = Vec::new();
         // A few bytes of a configuration can cut a grid into a million cells.
         let mut meter = Meter::new("the parts into which manifests are split");
         for task in arrays {
@@ -139,10 +144,12 @@ impl ManifestWriter {
                 continue;
             }
             let plans = plan::plan(&task, &cells, &mut meter).context(|| format!("array {}", task.path))?;
-            let (old, changes) = (task.old.to_vec(), Arc::clone(&task.changes));
+            let old = task.old.to_vec();
+            let changes = Arc::clone(&task.changes);
             let known = Written { old, cells: cells.clone(), changes, manifests: Vec::new() };
             self.written.insert(task.node, known);
-            let (task, is_whole) = (Arc::new(task), plans.len() == 1);
+            let task = Arc::new(task);
+            let is_whole = plans.len() == 1;
             if task.is_gathered && !is_whole {
                 let all = task.old.iter().map(|old| Ok((old.clone(), listed(old.id, infos)?)));
                 found.insert((task.node, 0), all.collect::<Result<_>>()?);
@@ -156,9 +163,10 @@ impl ManifestWriter {
                 let references = plan.references(&task, infos);
                 meter.count(JOB + EXTENT * task.grid.len() as u64)?;
                 let job = Job { task: Arc::clone(&task), number, extents: cells.extents(&cell), plan, references };
-                match is_whole && share::is_shared(references, job.task.zarr_json) {
-                    true => small.push(job),
-                    false => groups.push(vec![job]),
+                if is_whole && share::is_shared(references, job.task.zarr_json) {
+                    small.push(job)
+                } else {
+                    groups.push(vec![job])
                 }
             }
         }
@@ -193,8 +201,8 @@ impl ManifestWriter {
         Ok(nodes.into_iter().filter_map(|node| Some((node, self.written.get(&node)?.manifests.clone()))).collect())
     }
 
-    /// Writes a group of cells; without the arrays that were gathered if it fails with them: the commit does not need them, and damage
-    /// of others must not prevent it.
+    /// Writes a group of cells; without the arrays that were gathered if it fails with them: the
+    /// commit does not need them, and damage of others must not prevent it.
     async fn group_or_part(&self, group: Vec<Job<'_>>, infos: &HashMap<ObjectId, ManifestInfo>) -> Result<Found> {
         let is_gathering = group.iter().any(|job| job.task.is_gathered);
         match self.group(&group, infos).await {
@@ -220,7 +228,8 @@ impl ManifestWriter {
             [] => String::new(),
         };
         let opened = self.open(group, infos).await.context(place)?;
-        let (format, is_gathering) = (self.format, group.iter().any(|job| job.task.is_gathered));
+        let format = self.format;
+        let is_gathering = group.iter().any(|job| job.task.is_gathered);
         let gathered: HashSet<NodeId> =
             group.iter().filter(|job| job.task.is_gathered).map(|job| job.task.node).collect();
         let built = blocking(move || {

@@ -9,9 +9,11 @@ use icechunkfs_base::memory::Meter;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::{ManifestInfo, ManifestRef};
 
-/// Limit on the cells that the manifests of an array reach into, in total. Each becomes a manifest, unless it is empty.
+/// Limit on the cells that the manifests of an array reach into, in total. Each becomes a manifest,
+/// unless it is empty.
 const MAX_CELLS: u64 = 1 << 20;
-/// Memory of a cell that is planned, beside its numbers, and of each of its numbers: the plan has them twice while it is made.
+/// Memory of a cell that is planned, beside its numbers, and of each of its numbers: the plan has
+/// them twice while it is made.
 const CELL: u64 = 400;
 const NUMBER: u64 = 16;
 
@@ -46,13 +48,14 @@ impl CellPlan {
     }
 }
 
-/// Returns the number of references that an array of `rank` dimensions has at most in one of its manifests, which may hold other arrays,
-/// too.
+/// Returns the number of references that an array of `rank` dimensions has at most in one of its
+/// manifests, which may hold other arrays, too.
 fn references_in(reference: &ManifestRef, rank: usize, infos: &HashMap<ObjectId, ManifestInfo>) -> u64 {
     references_of(reference.id, reference.places(rank), infos)
 }
 
-/// Returns the number of references that an array has at most in manifest `id`, within whose extents it has `places`.
+/// Returns the number of references that an array has at most in manifest `id`, within whose
+/// extents it has `places`.
 pub(super) fn references_of(id: ObjectId, places: u64, infos: &HashMap<ObjectId, ManifestInfo>) -> u64 {
     // Before 0.1.0, references were not counted.
     let listed = infos.get(&id).map(|info| u64::from(info.chunk_refs)).filter(|listed| *listed > 0);

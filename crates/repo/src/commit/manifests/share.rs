@@ -1,17 +1,22 @@
 //! Chooses which small arrays share manifests.
 //!
-//! Fifty thousand arrays of one chunk each would otherwise need as many objects, and a listing of all as many requests. The small arrays
-//! that a commit writes share manifests, in the order of their paths, so that a walk through the tree reads each manifest once. An array
-//! that is changed later leaves its manifest for a new one; what the old one lists of it is without effect from then on.
+//! Fifty thousand arrays of one chunk each would otherwise need as many objects, and a listing of
+//! all as many requests. The small arrays that a commit writes share manifests, in the order of
+//! their paths, so that a walk through the tree reads each manifest once. An array that is changed
+//! later leaves its manifest for a new one; what the old one lists of it is without effect from
+//! then on.
 //!
-//! Many small commits leave many small manifests. As soon as [`CROWD`] of them are of about one size, the next commit writes them
-//! again as one, though their arrays did not change: each reference is so written again once for each power of [`CROWD`] that the number
-//! of references has, and the number of manifests grows with its logarithm until they are full.
+//! Many small commits leave many small manifests. As soon as [`CROWD`] of them are of about one
+//! size, the next commit writes them again as one, though their arrays did not change: each
+//! reference is so written again once for each power of [`CROWD`] that the number of references
+//! has, and the number of manifests grows with its logarithm until they are full.
 //!
-//! A chunk that a manifest lists is kept by a collection of garbage, also where the array has left. Therefore only arrays of few bytes
-//! share manifests, and what is left of a manifest is written again as soon as less than half of it is in use.
+//! A chunk that a manifest lists is kept by a collection of garbage, also where the array has left.
+//! Therefore only arrays of few bytes share manifests, and what is left of a manifest is written
+//! again as soon as less than half of it is in use.
 //!
-//! The reference implementation reads such manifests, and writes one for each array that it changes.
+//! The reference implementation reads such manifests, and writes one for each array that it
+//! changes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -21,17 +26,21 @@ use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot::ManifestInfo;
 use icechunkfs_format::zarr::array::ArrayMetadata;
 
-/// References of an array up to which it shares its manifest. A larger one would make the manifest of others expensive to fetch.
+/// References of an array up to which it shares its manifest. A larger one would make the manifest
+/// of others expensive to fetch.
 const SMALL: u64 = 512;
-/// Bytes of an array, before compression, up to which it shares its manifest: what others may keep from being collected.
+/// Bytes of an array, before compression, up to which it shares its manifest: what others may keep
+/// from being collected.
 const SMALL_BYTES: u64 = 1 << 20;
-/// References from which on a manifest takes no further array: about 250 KiB in memory, and half of that in the store.
+/// References from which on a manifest takes no further array: about 250 KiB in memory, and half of
+/// that in the store.
 pub(super) const MANY: u64 = 4096;
 /// Manifests of about one size that are worth one.
 const CROWD: usize = 16;
 /// Manifests that a commit gathers at most, so that it stays quick in a repository of many.
 const MOST_GATHERED: usize = 32;
-/// Manifests of one size whose arrays are examined at most: that takes some microseconds for each array.
+/// Manifests of one size whose arrays are examined at most: that takes some microseconds for each
+/// array.
 const MOST_EXAMINED: usize = 256;
 
 /// Returns true if an array of `references` chunks shares its manifest with others.
@@ -41,14 +50,17 @@ pub(super) fn is_shared(references: u64, zarr_json: &[u8]) -> bool {
     references <= SMALL && is_small(references, chunk_bytes().unwrap_or_default())
 }
 
-/// Returns true if `references` chunks of `chunk_bytes` each, before compression, are those of a small array.
+/// Returns true if `references` chunks of `chunk_bytes` each, before compression, are those of a
+/// small array.
 fn is_small(references: u64, chunk_bytes: u64) -> bool {
     references <= SMALL && references.saturating_mul(chunk_bytes) <= SMALL_BYTES
 }
 
-/// Cuts a list of small arrays, given by their references, into groups that share manifests. Returns the start of each group.
+/// Cuts a list of small arrays, given by their references, into groups that share manifests.
+/// Returns the start of each group.
 pub(super) fn groups(references: impl Iterator<Item = u64>) -> Vec<usize> {
-    let (mut starts, mut sum) = (Vec::new(), 0);
+    let mut starts = Vec::new();
+    let mut sum = 0;
     for (at, references) in references.enumerate() {
         if at == 0 || sum + references > MANY {
             starts.push(at);
@@ -66,11 +78,13 @@ struct Holder {
     arrays: Vec<(usize, u64)>,
     /// References of these arrays, at most.
     references: u64,
-    /// True if it is not to be gathered: an array refers to it that is large or has other manifests, too.
+    /// True if it is not to be gathered: an array refers to it that is large or has other
+    /// manifests, too.
     is_fixed: bool,
 }
 
-/// Returns the arrays whose small manifests are worth gathering. None of them is one of `touched`, which the commit writes anyway.
+/// Returns the arrays whose small manifests are worth gathering. None of them is one of `touched`,
+/// which the commit writes anyway.
 pub(in crate::commit) fn worth_gathering(
     planned: &[Planned<'_>],
     touched: &HashSet<NodeId>,

@@ -1,7 +1,7 @@
 //! History of a snapshot of an alpha.
 //!
-//! Each snapshot names its parent, and up to 0.1.0 it lists further ancestors too. That list is needed: alpha 2 named the first commit of
-//! a repository and wrote no file for it.
+//! Each snapshot names its parent, and up to 0.1.0 it lists further ancestors too. That list is
+//! needed: alpha 2 named the first commit of a repository and wrote no file for it.
 
 use super::read;
 use crate::repo::MAX_SNAPSHOT;

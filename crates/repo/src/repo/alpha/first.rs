@@ -1,8 +1,9 @@
 //! Objects of the first layout, presented under the keys of today's layout.
 //!
-//! Folders had names of one letter, and ids had 16 bytes. Today's ids are the first 12 of those, so that an object is found by the
-//! beginning of its name; the end of a name, after the id, was never specified. Each folder is therefore listed once, when an object in
-//! it is first needed. Two objects whose ids begin alike, which chance does not produce, are an error.
+//! Folders had names of one letter, and ids had 16 bytes. Today's ids are the first 12 of those, so
+//! that an object is found by the beginning of its name; the end of a name, after the id, was never
+//! specified. Each folder is therefore listed once, when an object in it is first needed. Two
+//! objects whose ids begin alike, which chance does not produce, are an error.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -147,7 +148,8 @@ mod tests {
     async fn objects_are_found_by_the_beginning_of_their_names() {
         let storage = empty_storage("memory");
         // 12 zero bytes, then 1 and 2 in the last four.
-        let (one, two) = ("00000000000000000000000004", "0000000000000000000000000G");
+        let one = "00000000000000000000000004";
+        let two = "0000000000000000000000000G";
         let id = ObjectId([0; 12]);
         storage.put(&format!("s/{one}.json"), "snapshot".into(), Condition::Always).await.unwrap();
         storage.put(&format!("c/{one}"), "chunk".into(), Condition::Always).await.unwrap();

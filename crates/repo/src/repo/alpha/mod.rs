@@ -1,7 +1,9 @@
-//! Alphas: repositories of releases before 0.2, and of the first layout. They are read, never written.
+//! Alphas: repositories of releases before 0.2, and of the first layout. They are read, never
+//! written.
 //!
-//! The first layout ([`first`]) had folders `s/ m/ a/ c/`, all others those of today; [`super::ref_files`] reads the refs.
-//! [`icechunkfs_format::format::alpha`] decodes the files; the floors above see snapshots and manifests of version 1.
+//! The first layout ([`first`]) had folders `s/ m/ a/ c/`, all others those of today;
+//! [`super::ref_files`] reads the refs. [`icechunkfs_format::format::alpha`] decodes the files; the
+//! floors above see snapshots and manifests of version 1.
 
 mod ancestry;
 mod first;
@@ -19,7 +21,8 @@ use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 use icechunkfs_store::storage::{ObjectInfo, Storage, decoded};
 
-/// Detects an alpha in `storage`, whose folder `refs/` contains `objects`. The returned storage presents files under today's keys.
+/// Detects an alpha in `storage`, whose folder `refs/` contains `objects`. The returned storage
+/// presents files under today's keys.
 pub(super) async fn detect(
     storage: &Arc<dyn Storage>,
     objects: &[ObjectInfo],
@@ -48,7 +51,8 @@ pub(super) fn read_only(location: &str) -> Error {
     )
 }
 
-/// Reads snapshot `id` and the attributes stored outside of it; each file may take `limit` bytes of memory.
+/// Reads snapshot `id` and the attributes stored outside of it; each file may take `limit` bytes of
+/// memory.
 pub(super) async fn read(storage: &dyn Storage, id: ObjectId, limit: u64) -> Result<AlphaSnapshot> {
     let key = format!("snapshots/{id}");
     let decode = move |file: &[u8]| AlphaSnapshot::decode(file, limit);
@@ -67,8 +71,8 @@ pub(super) async fn read(storage: &dyn Storage, id: ObjectId, limit: u64) -> Res
     Ok(snapshot)
 }
 
-/// Returns commit `id` if it is the first of a repository of `layout` and has no file: alpha 2 wrote none for the first commit, which is
-/// empty. Later snapshots describe it.
+/// Returns commit `id` if it is the first of a repository of `layout` and has no file: alpha 2
+/// wrote none for the first commit, which is empty. Later snapshots describe it.
 pub(super) async fn first_without_file(
     storage: &dyn Storage,
     layout: Layout,

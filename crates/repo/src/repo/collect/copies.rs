@@ -1,15 +1,19 @@
-//! Copies of `repo` below `overwritten/`: every update leaves one, so that their size grows with the square of a history's length.
+//! Copies of `repo` below `overwritten/`: every update leaves one, so that their size grows with
+//! the square of a history's length.
 //!
-//! An entry of the operations log names the copy that ended with it. Neither the format nor the reference implementation needs that name:
-//! a migrated repository has entries without one, and the log is read without opening those copies. The log needs only the few copies in
-//! which it continues (`repo_before_updates`). A collection therefore keeps every operation and removes the copies' names from the log:
-//! in `repo` by the update that it makes anyway, and in the files in which the log continues by rewriting them under other names. Copies
-//! that are then unnamed and old enough are removed, including those that lost races left.
+//! An entry of the operations log names the copy that ended with it. Neither the format nor the
+//! reference implementation needs that name: a migrated repository has entries without one, and the
+//! log is read without opening those copies. The log needs only the few copies in which it
+//! continues (`repo_before_updates`). A collection therefore keeps every operation and removes the
+//! copies' names from the log: in `repo` by the update that it makes anyway, and in the files in
+//! which the log continues by rewriting them under other names. Copies that are then unnamed and
+//! old enough are removed, including those that lost races left.
 //!
-//! All names go, those of young copies too. A full log is cut before an entry that names a copy and continues in that copy: a copy from
-//! before the collection would lead to removed files. For the same reason the copy that the collection itself makes is not named. Without
-//! a place to cut, `repo` would grow from collection to collection; a log of twice the usual length is therefore cut here, and continues
-//! in a file written for it.
+//! All names go, those of young copies too. A full log is cut before an entry that names a copy and
+//! continues in that copy: a copy from before the collection would lead to removed files. For the
+//! same reason the copy that the collection itself makes is not named. Without a place to cut,
+//! `repo` would grow from collection to collection; a log of twice the usual length is therefore
+//! cut here, and continues in a file written for it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -23,7 +27,8 @@ use icechunkfs_format::format::repo_state::RepoState;
 use icechunkfs_store::storage::{Condition, Storage};
 
 const FOLDER: &str = "overwritten/";
-/// Number of removable copies that justifies an update of `repo` by itself, since that update leaves another copy.
+/// Number of removable copies that justifies an update of `repo` by itself, since that update
+/// leaves another copy.
 pub(super) const MIN_REMOVABLE: usize = 10;
 
 /// Listed copies, and the plan of a log without their names.
@@ -98,7 +103,8 @@ impl Copies {
         Ok(())
     }
 
-    /// Removes the names of copies from the log of `state`. A log that has been cut since the plan is left as it is.
+    /// Removes the names of copies from the log of `state`. A log that has been cut since the plan
+    /// is left as it is.
     pub(super) fn shorten(&self, state: &mut RepoState) {
         let cut = match self.moved {
             None => Some(state.updates.len()),
@@ -161,7 +167,9 @@ fn names(state: &RepoState) -> HashSet<String> {
 
 /// Reads the files in which the log continues from `head`, newest first.
 async fn chain(storage: &Arc<dyn Storage>, head: Option<String>) -> Result<Vec<(String, RepoState)>> {
-    let (mut files, mut seen, mut next) = (Vec::new(), HashSet::new(), head);
+    let mut files = Vec::new();
+    let mut seen = HashSet::new();
+    let mut next = head;
     while let Some(name) = next.take() {
         // A file that has been removed ends the log.
         let Some(info) = read_copy(&**storage, &name, &mut seen).await? else { break };

@@ -1,8 +1,9 @@
 //! Records of collections that have removed all their garbage.
 //!
-//! The operations log tells when a collection began to remove, and nothing in it tells when that ended. A collection therefore stores a small
-//! object when it has removed everything: what still exists then, it will not remove. Nothing depends on these objects. A collection without
-//! one, as of another program or one that was killed, counts as unfinished for [`MAX_COLLECTION_TIME`].
+//! The operations log tells when a collection began to remove, and nothing in it tells when that
+//! ended. A collection therefore stores a small object when it has removed everything: what still
+//! exists then, it will not remove. Nothing depends on these objects. A collection without one, as
+//! of another program or one that was killed, counts as unfinished for [`MAX_COLLECTION_TIME`].
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ fn key(begun: u64) -> String {
     format!("{FOLDER}{begun:020}")
 }
 
-/// Records that the collection that the log has at time `begun` will remove nothing more, and removes old records.
+/// Records that the collection that the log has at time `begun` will remove nothing more, and
+/// removes old records.
 pub(super) async fn record(storage: &Arc<dyn Storage>, begun: u64) {
     if let Err(error) = try_record(storage, begun).await {
         warn!("{error}: for a day, this collection counts as one that may still remove objects");
@@ -48,8 +50,8 @@ pub enum UnfinishedCollection {
 }
 
 impl Repository {
-    /// Returns the newest collection of garbage that may still remove objects at time `now` (microseconds since 1970-01-01 UTC). None before
-    /// version 2, which records no collections.
+    /// Returns the newest collection of garbage that may still remove objects at time `now`
+    /// (microseconds since 1970-01-01 UTC). None before version 2, which records no collections.
     pub async fn unfinished_collection(&self, now: u64) -> Result<Option<UnfinishedCollection>> {
         let (begun, is_cut) = match &self.generation {
             Generation::Alpha(_) | Generation::V1(_) => return Ok(None),

@@ -1,8 +1,9 @@
 //! Detection of a garbage collection that ran while a commit was being prepared.
 //!
-//! Objects that a commit stores before it is published look like garbage. A collection therefore writes `repo` before it removes
-//! anything, and keeps everything published by then; and a commit is published only if no collection has written `repo` since the commit
-//! began to store. Otherwise the commit stores everything anew, under other names.
+//! Objects that a commit stores before it is published look like garbage. A collection therefore
+//! writes `repo` before it removes anything, and keeps everything published by then; and a commit
+//! is published only if no collection has written `repo` since the commit began to store. Otherwise
+//! the commit stores everything anew, under other names.
 
 pub use icechunkfs_format::format::generated::icechunk as fb;
 use icechunkfs_format::format::repo_info::RepoInfo;
@@ -14,7 +15,8 @@ pub const MAX_COLLECTION_TIME: u64 = 86_400 * 1_000_000;
 /// A point in the operations log of a version 2 repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogPosition {
-    /// Time of the newest operation, in microseconds since 1970-01-01 UTC; operation times always rise.
+    /// Time of the newest operation, in microseconds since 1970-01-01 UTC; operation times always
+    /// rise.
     newest: u64,
 }
 
@@ -31,7 +33,8 @@ impl LogPosition {
     }
 }
 
-/// Returns true if garbage was collected at or after `time`, or may have been because the log of `info` does not reach back that far.
+/// Returns true if garbage was collected at or after `time`, or may have been because the log of
+/// `info` does not reach back that far.
 pub fn may_have_run_since(info: &RepoInfo, time: u64) -> bool {
     let root = info.root();
     let updates = root.latest_updates();
@@ -40,8 +43,8 @@ pub fn may_have_run_since(info: &RepoInfo, time: u64) -> bool {
     collected_since(updates, root.repo_before_updates().is_some(), time)
 }
 
-/// Returns the times at or after `time` at which collections wrote `info`, newest first, and true if the log of `info` does not reach back that
-/// far: there may have been others before.
+/// Returns the times at or after `time` at which collections wrote `info`, newest first, and true
+/// if the log of `info` does not reach back that far: there may have been others before.
 pub(super) fn begun_since(info: &RepoInfo, time: u64) -> (Vec<u64>, bool) {
     let root = info.root();
     let updates = root.latest_updates();

@@ -1,30 +1,35 @@
 //! Garbage collection: removal of objects that nothing needs any more (format notes 6.5).
 //!
-//! Needed are snapshots that refs lead to, that are younger than a given time, or that uncommitted changes are based on; and for each of
-//! them its log, its manifests, and the chunk objects that these name, however many chunks share one. All other objects of these four
-//! kinds are garbage. They are removed in an order in which no remaining object refers to a removed one.
+//! Needed are snapshots that refs lead to, that are younger than a given time, or that uncommitted
+//! changes are based on; and for each of them its log, its manifests, and the chunk objects that
+//! these name, however many chunks share one. All other objects of these four kinds are garbage.
+//! They are removed in an order in which no remaining object refers to a removed one.
 //!
 //! # Safety beside concurrent writers
 //!
-//! In version 2, one write of `repo` decides everything: it removes the unneeded commits and records the garbage collection. The objects
-//! that may be removed were listed before it. Every action of another program therefore falls on one side of that write:
+//! In version 2, one write of `repo` decides everything: it removes the unneeded commits and
+//! records the garbage collection. The objects that may be removed were listed before it. Every
+//! action of another program therefore falls on one side of that write:
 //!
-//! - *Before*: published commits are found in the very state that is written, and everything they need is kept, including chunks of old
-//!   commits that they refer to. If a ref or a new commit depends on a commit to remove, the write does not happen, and the collection
-//!   starts again.
-//! - *After*: no program can point a ref to a removed commit, or commit onto it, since it is not listed. A commit that was being prepared
-//!   detects the collection when it is published ([`mark`]), and stores everything anew.
+//! - *Before*: published commits are found in the very state that is written, and everything they
+//!   need is kept, including chunks of old commits that they refer to. If a ref or a new commit
+//!   depends on a commit to remove, the write does not happen, and the collection starts again.
+//! - *After*: no program can point a ref to a removed commit, or commit onto it, since it is not
+//!   listed. A commit that was being prepared detects the collection when it is published
+//!   ([`mark`]), and stores everything anew.
 //!
-//! Other programs do not detect a collection: objects that they have stored and not published are safe by their age alone, as with the
-//! reference implementation. The given time must therefore lie before the beginning of the oldest of their sessions.
+//! Other programs do not detect a collection: objects that they have stored and not published are
+//! safe by their age alone, as with the reference implementation. The given time must therefore lie
+//! before the beginning of the oldest of their sessions.
 //!
-//! Version 1 has no single object to write. Refs are read once more after everything was decided; objects that are not published by then
-//! are safe by their age alone.
+//! Version 1 has no single object to write. Refs are read once more after everything was decided;
+//! objects that are not published by then are safe by their age alone.
 //!
-//! Copies of `repo` that are old enough are removed too, and their names in the operations log with them ([`copies`]).
+//! Copies of `repo` that are old enough are removed too, and their names in the operations log with
+//! them ([`copies`]).
 //!
-//! A collection can be interrupted at any moment: the remaining garbage is left to the next one. One that has removed everything says so
-//! ([`finished`]).
+//! A collection can be interrupted at any moment: the remaining garbage is left to the next one.
+//! One that has removed everything says so ([`finished`]).
 
 mod copies;
 pub mod finished;
@@ -57,7 +62,8 @@ const SECOND: u64 = 1_000_000;
 /// Options of a garbage collection.
 #[derive(Clone, Copy, Debug)]
 pub struct GcOptions {
-    /// Time before which an object must have been stored to be removed: microseconds since 1970-01-01 UTC.
+    /// Time before which an object must have been stored to be removed: microseconds since
+    /// 1970-01-01 UTC.
     pub older_than: u64,
     /// True if nothing is removed and only the result is computed.
     pub dry_run: bool,
@@ -72,8 +78,8 @@ pub struct Uncommitted {
     pub chunks: BTreeSet<ObjectId>,
 }
 
-/// Function that finds the objects that uncommitted changes need. Called after the refs were read: changes that begin later are based on
-/// the targets of those refs.
+/// Function that finds the objects that uncommitted changes need. Called after the refs were read:
+/// changes that begin later are based on the targets of those refs.
 pub type UncommittedFinder = Arc<dyn Fn() -> BoxFuture<'static, Result<Uncommitted>> + Send + Sync>;
 
 /// Number and size of objects.
@@ -107,7 +113,8 @@ pub struct Collected {
     pub chunks: Count,
     /// Removed copies of `repo`.
     pub copies: Count,
-    /// Objects kept for some of their chunks although others in them are dead; the bytes are those of the dead chunks.
+    /// Objects kept for some of their chunks although others in them are dead; the bytes are those
+    /// of the dead chunks.
     pub packs: Count,
     /// Objects with unrecognized names, which are kept.
     pub unknown: u64,
@@ -126,8 +133,9 @@ impl Collected {
 
 /// Removes the garbage that `options` select.
 ///
-/// Fails with [`ReadOnly`](icechunkfs_base::error::ErrorKind::ReadOnly) if the repository takes no writes, with
-/// [`Corrupt`](icechunkfs_base::error::ErrorKind::Corrupt) if a needed object cannot be read, in which case nothing was removed, and with
+/// Fails with [`ReadOnly`](icechunkfs_base::error::ErrorKind::ReadOnly) if the repository takes no
+/// writes, with [`Corrupt`](icechunkfs_base::error::ErrorKind::Corrupt) if a needed object cannot
+/// be read, in which case nothing was removed, and with
 /// [`Contended`](icechunkfs_base::error::ErrorKind::Contended) if every attempt lost its race.
 pub async fn collect(
     repository: &Repository,
@@ -166,8 +174,9 @@ impl NeededObjects {
     }
 }
 
-/// Returns true if an object stored at `stored` is certainly older than `time`. Some stores report whole seconds: the object may then
-/// have been stored at any moment of that second. An object without a reported time (0) is never older.
+/// Returns true if an object stored at `stored` is certainly older than `time`. Some stores report
+/// whole seconds: the object may then have been stored at any moment of that second. An object
+/// without a reported time (0) is never older.
 fn is_older(stored: u64, time: u64) -> bool {
     if stored == 0 {
         return false;
@@ -175,7 +184,8 @@ fn is_older(stored: u64, time: u64) -> bool {
     if stored.is_multiple_of(SECOND) { stored.saturating_add(SECOND) <= time } else { stored < time }
 }
 
-/// Objects to keep: those that commits and uncommitted changes need, and the logs of removed ancestors.
+/// Objects to keep: those that commits and uncommitted changes need, and the logs of removed
+/// ancestors.
 struct Keep {
     needed: ReachableObjects,
     logs: BTreeSet<ObjectId>,

@@ -27,8 +27,8 @@ pub(super) enum Applied {
 }
 
 impl Plan {
-    /// Plans to remove the commits of `state` that neither a ref nor any of `roots` leads to, and whose files, which `listed` has with
-    /// their times of storing, are older than `older_than`.
+    /// Plans to remove the commits of `state` that neither a ref nor any of `roots` leads to, and
+    /// whose files, which `listed` has with their times of storing, are older than `older_than`.
     pub(super) fn of(
         state: &RepoState,
         roots: &BTreeSet<ObjectId>,
@@ -65,8 +65,9 @@ impl Plan {
         self.known.difference(&self.dropped).copied()
     }
 
-    /// Removes the commits from `state`, or changes nothing if that is not possible. A commit whose parent is removed gets the nearest
-    /// ancestor that stays as its parent, or else the initial snapshot, or else none.
+    /// Removes the commits from `state`, or changes nothing if that is not possible. A commit whose
+    /// parent is removed gets the nearest ancestor that stays as its parent, or else the initial
+    /// snapshot, or else none.
     pub(super) fn apply(&self, state: &mut RepoState) -> Result<Applied> {
         let is_dropped = |id: &ObjectId| self.dropped.contains(id);
         if state.branches.values().chain(state.tags.values()).any(is_dropped) {
@@ -93,7 +94,8 @@ mod tests {
 
     fn state(commits: &[(u8, Option<u8>)], branches: &[(&str, u8)]) -> RepoState {
         let record = |(n, parent): &(u8, Option<u8>)| {
-            let (parent, flushed_at) = (parent.map(id), u64::from(*n));
+            let parent = parent.map(id);
+            let flushed_at = u64::from(*n);
             (id(*n), SnapshotRecord { parent, flushed_at, ..SnapshotRecord::default() })
         };
         RepoState {
@@ -103,7 +105,8 @@ mod tests {
         }
     }
 
-    /// Returns the history of format notes 6.5: a branch was reset, and the commits it left have different ages.
+    /// Returns the history of format notes 6.5: a branch was reset, and the commits it left have
+    /// different ages.
     fn reset() -> (RepoState, HashMap<ObjectId, u64>) {
         let state = state(&[(1, None), (2, Some(1)), (3, Some(2)), (4, Some(3)), (5, Some(4))], &[("main", 2)]);
         let listed = [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50)].into_iter().map(|(n, at)| (id(n), at * 1_000_001));
@@ -134,7 +137,8 @@ mod tests {
         let plan = Plan::of(&state, &BTreeSet::new(), &listed, 1_000_000_000);
         let record =
             |parent: u8| SnapshotRecord { parent: Some(id(parent)), ..state.snapshots.get(&id(5)).unwrap().clone() };
-        let (good, bad) = (record(2), record(5));
+        let good = record(2);
+        let bad = record(5);
         let mut hangs = state.clone();
         hangs.snapshots.insert(id(6), bad);
         let before = hangs.clone();

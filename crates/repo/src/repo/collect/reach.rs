@@ -1,8 +1,10 @@
-//! Objects that the remaining snapshots need: their manifests, and the chunk objects that these name.
+//! Objects that the remaining snapshots need: their manifests, and the chunk objects that these
+//! name.
 //!
-//! A file that cannot be read ends the collection, because the objects that it needs are unknown. All are read from the store itself:
-//! a cache may hold files of another repository that was at this place before. A migration to another place, for example, keeps the ids
-//! of commits, and its snapshots have other manifests.
+//! A file that cannot be read ends the collection, because the objects that it needs are unknown.
+//! All are read from the store itself: a cache may hold files of another repository that was at
+//! this place before. A migration to another place, for example, keeps the ids of commits, and its
+//! snapshots have other manifests.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -88,9 +90,11 @@ fn add_part(parts: &mut BTreeMap<u64, u64>, offset: u64, length: u64) {
 
 /// Returns the number of bytes in at least one part.
 fn union(parts: &BTreeMap<u64, u64>) -> u64 {
-    let (mut total, mut end) = (0_u64, 0_u64);
+    let mut total = 0_u64;
+    let mut end = 0_u64;
     for (offset, length) in parts {
-        let (from, to) = ((*offset).max(end), offset.saturating_add(*length));
+        let from = (*offset).max(end);
+        let to = offset.saturating_add(*length);
         total += to.saturating_sub(from);
         end = end.max(to);
     }

@@ -23,7 +23,8 @@ pub(super) struct Object {
     pub(super) stored: u64,
 }
 
-/// Kind of object, in the order of removal: referring objects first, so that an interruption leaves no reference to a removed object.
+/// Kind of object, in the order of removal: referring objects first, so that an interruption leaves
+/// no reference to a removed object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Snapshot,
@@ -42,7 +43,8 @@ impl Kind {
         }
     }
 
-    /// Returns the kind and the id of the object with this key; none if it is no object of these kinds.
+    /// Returns the kind and the id of the object with this key; none if it is no object of these
+    /// kinds.
     pub(super) fn of(key: &str) -> Option<(Self, ObjectId)> {
         [Kind::Snapshot, Kind::Log, Kind::Manifest, Kind::Chunk]
             .into_iter()
@@ -65,8 +67,8 @@ pub(super) struct Garbage(Objects);
 impl Listed {
     pub(super) async fn get(storage: &Arc<dyn Storage>) -> Result<Self> {
         let mut listed = Listed::default();
-        // Listed in the order in which a commit stores them. Of a commit stored during the listing, chunks are then missed, and so kept,
-        // rather than the files that refer to them.
+        // Listed in the order in which a commit stores them. Of a commit stored during the listing,
+        // chunks are then missed, and so kept, rather than the files that refer to them.
         for kind in [Kind::Chunk, Kind::Manifest, Kind::Log, Kind::Snapshot] {
             let mut add = |object: ObjectInfo| {
                 let name = object.key.strip_prefix(kind.folder()).unwrap_or_default();

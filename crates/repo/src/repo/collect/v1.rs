@@ -1,4 +1,5 @@
-//! Garbage collection in version 1, where refs are small files and commits name their parents themselves.
+//! Garbage collection in version 1, where refs are small files and commits name their parents
+//! themselves.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -33,7 +34,8 @@ pub(super) async fn collect(
     if options.dry_run || garbage.is_empty() {
         return Ok(garbage.count(&listed, &keep));
     }
-    // The age of objects protects those that are not published yet: with a wrong clock it would not.
+    // The age of objects protects those that are not published yet: with a wrong clock it would
+    // not.
     ChangeTime::check_by_responses(&**storage, clock)?;
     // Reads the refs again, for commits that were published or restored meanwhile.
     loop {
@@ -51,7 +53,8 @@ pub(super) async fn collect(
     Ok(collected)
 }
 
-/// Returns the targets of all refs. Fails if a ref cannot be read, because it may point to anything.
+/// Returns the targets of all refs. Fails if a ref cannot be read, because it may point to
+/// anything.
 async fn refs(storage: &Arc<dyn Storage>) -> Result<BTreeSet<ObjectId>> {
     match storage.get("repo", MAX_REPO_FILE).await {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -75,7 +78,8 @@ async fn refs(storage: &Arc<dyn Storage>) -> Result<BTreeSet<ObjectId>> {
     Ok(tips)
 }
 
-/// Adds `tips` and their ancestors to `commits`, read from the store itself: an expiration rewrites snapshot files.
+/// Adds `tips` and their ancestors to `commits`, read from the store itself: an expiration rewrites
+/// snapshot files.
 async fn history(
     storage: &Arc<dyn Storage>,
     tips: impl Iterator<Item = ObjectId>,

@@ -85,7 +85,8 @@ async fn attempt(
         Err(error) => return Err(error),
     };
     failpoints::pass("gc.repo.done")?;
-    // Nothing published from here on can need a removed object, but a commit published just before can.
+    // Nothing published from here on can need a removed object, but a commit published just before
+    // can.
     if let Some(Applied::Done(new)) = applied {
         keep.needed.add(storage, new, progress).await?;
     }
@@ -101,10 +102,12 @@ async fn attempt(
     Ok(Some(collected))
 }
 
-/// Fails if a ref of version 1 leads to a commit that `plan` does not keep, unless version 2 has moved or deleted that ref: a program of
-/// version 1 has made it during the migration or since, and the objects that it needs would look like garbage.
+/// Fails if a ref of version 1 leads to a commit that `plan` does not keep, unless version 2 has
+/// moved or deleted that ref: a program of version 1 has made it during the migration or since, and
+/// the objects that it needs would look like garbage.
 async fn check_old_refs(storage: &Arc<dyn Storage>, state: &RepoState, plan: &Plan) -> Result<()> {
-    let (migrated, old) = (Migrated::new(state), OldRefs::read(&**storage).await?);
+    let migrated = Migrated::new(state);
+    let old = OldRefs::read(&**storage).await?;
     let Some(unfinished) = old.refs.iter().find(|old| !plan.keeps(old.target) && !migrated.has(old)) else {
         return Ok(());
     };

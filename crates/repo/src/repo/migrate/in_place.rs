@@ -1,14 +1,17 @@
 //! Migration of version 1 to version 2 in place (format notes 4).
 //!
-//! Snapshots, manifests, logs and chunks stay the files that they are: readers check each file's own version. Only refs and history move,
-//! into the object `repo`, which is created whole or not at all; from that moment on the repository has version 2. Then the old refs are
-//! removed, `main` first, so that programs which know only version 1 find no repository any more instead of committing where no reader
-//! looks; then `config.yaml`, whose content `repo` now has.
+//! Snapshots, manifests, logs and chunks stay the files that they are: readers check each file's
+//! own version. Only refs and history move, into the object `repo`, which is created whole or not
+//! at all; from that moment on the repository has version 2. Then the old refs are removed, `main`
+//! first, so that programs which know only version 1 find no repository any more instead of
+//! committing where no reader looks; then `config.yaml`, whose content `repo` now has.
 //!
-//! Programs that have the repository open as version 1 may change refs meanwhile. Once `repo` is there, those of this program change nothing
-//! any more ([`crate::repo::v1`]); what was changed before, and what others change yet, is moved to `repo` before the old refs are removed
-//! ([`super::late_refs`]). An old ref under whose name `repo` has something else stays, and is reported; its commits are added, so that they can be
-//! read and get another ref. A migration that was killed is completed by the next one.
+//! Programs that have the repository open as version 1 may change refs meanwhile. Once `repo` is
+//! there, those of this program change nothing any more ([`crate::repo::v1`]); what was changed
+//! before, and what others change yet, is moved to `repo` before the old refs are removed
+//! ([`super::late_refs`]). An old ref under whose name `repo` has something else stays, and is
+//! reported; its commits are added, so that they can be read and get another ref. A migration that
+//! was killed is completed by the next one.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -60,8 +63,8 @@ pub struct Summary {
     pub unmigrated_refs: BTreeMap<String, UnmigratedRef>,
     /// True if `repo` existed before, and an earlier migration was completed.
     pub was_completed: bool,
-    /// Snapshots that appeared in a store during the migration and are on no ref: a program of version 1 may have committed them to a ref that was
-    /// being removed, which no store prevents.
+    /// Snapshots that appeared in a store during the migration and are on no ref: a program of
+    /// version 1 may have committed them to a ref that was being removed, which no store prevents.
     pub stray_snapshots: Vec<ObjectId>,
 }
 
@@ -70,7 +73,8 @@ pub struct Summary {
 pub struct UnmigratedRef {
     /// Its target.
     pub target: ObjectId,
-    /// Name under which a branch keeps what the ref leads to: with it, the next migration removes the ref. None if that is not possible.
+    /// Name under which a branch keeps what the ref leads to: with it, the next migration removes
+    /// the ref. None if that is not possible.
     pub other_name: Option<String>,
     /// Reason.
     pub why: String,
@@ -78,8 +82,8 @@ pub struct UnmigratedRef {
 
 /// Migrates `repository`. With `dry_run` nothing is written, and the planned result is returned.
 ///
-/// Fails with [`ErrorKind::ReadOnly`] if the storage takes no writes, with [`ErrorKind::Corrupt`] before any change if a snapshot is
-/// missing or a ref is damaged.
+/// Fails with [`ErrorKind::ReadOnly`] if the storage takes no writes, with [`ErrorKind::Corrupt`]
+/// before any change if a snapshot is missing or a ref is damaged.
 pub async fn migrate(
     repository: &Repository,
     clock: Clock,
@@ -113,8 +117,8 @@ pub async fn migrate(
                 return Ok(summary);
             }
             failpoints::pass("migrate.repo")?;
-            // Reading the history took its time. Under the lock, what was read last is what `repo` gets, and changes of version 1 come before
-            // or fail.
+            // Reading the history took its time. Under the lock, what was read last is what `repo`
+            // gets, and changes of version 1 come before or fail.
             let lock = lock(storage).await?;
             update_contents(repository, &mut summary.contents).await?;
             let config = config(v1::config(&**storage).await?)?;
@@ -175,8 +179,9 @@ pub(super) async fn snapshots(storage: &dyn Storage) -> Result<HashSet<ObjectId>
     Ok(objects.iter().filter_map(|object| object.key.strip_prefix("snapshots/")?.parse().ok()).collect())
 }
 
-/// Reads everything that refs of version 1 lead to. Reads the snapshots `ids` first: walking the histories would take a round trip for each
-/// commit, and most snapshot files belong to needed commits.
+/// Reads everything that refs of version 1 lead to. Reads the snapshots `ids` first: walking the
+/// histories would take a round trip for each commit, and most snapshot files belong to needed
+/// commits.
 pub(super) async fn read_contents(
     repository: &Repository,
     ids: impl ExactSizeIterator<Item = ObjectId>,
@@ -190,7 +195,8 @@ pub(super) async fn read_contents(
         progress.read.fetch_add(1, Ordering::Relaxed);
         commit.ok()
     });
-    // A commit that cannot be read is read again if a history needs it, which then reports the error.
+    // A commit that cannot be read is read again if a history needs it, which then reports the
+    // error.
     let all: BTreeMap<ObjectId, SnapshotInfo> =
         read.buffer_unordered(READ_AT_ONCE).filter_map(std::future::ready).map(|c| (c.id, c)).collect().await;
     add_commits(repository, &mut contents, all).await?;
@@ -237,7 +243,8 @@ pub(super) fn build_repo(contents: &Contents, config: Option<Vec<u8>>, clock: Cl
     let operation = Operation::RepoMigrated { from_version: 1, to_version: 2 };
     updates.insert(0, LogEntry { operation, updated_at: now, backup_path: None });
     let began = contents.main()?.last().map_or(now, |root| root.flushed_at);
-    let (mut snapshots, mut meter) = (BTreeMap::new(), Meter::new("the content of `repo`"));
+    let mut snapshots = BTreeMap::new();
+    let mut meter = Meter::new("the content of `repo`");
     for (id, commit) in &contents.commits {
         commit.count(&mut meter)?;
         snapshots.insert(*id, record(commit, &mut meter)?);
@@ -255,7 +262,8 @@ pub(super) fn build_repo(contents: &Contents, config: Option<Vec<u8>>, clock: Cl
     })
 }
 
-/// Returns the description of a commit in `repo`, where metadata values are FlexBuffers whatever the snapshot's own file has.
+/// Returns the description of a commit in `repo`, where metadata values are FlexBuffers whatever
+/// the snapshot's own file has.
 pub(super) fn record(commit: &SnapshotInfo, meter: &mut Meter) -> Result<SnapshotRecord> {
     meter.count(commit.message().len() as u64)?;
     Ok(SnapshotRecord {

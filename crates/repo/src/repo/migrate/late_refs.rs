@@ -1,9 +1,12 @@
-//! Refs that programs of version 1 change while a migration in place is under way, and the removal of the old refs.
+//! Refs that programs of version 1 change while a migration in place is under way, and the removal
+//! of the old refs.
 //!
-//! Once `repo` is there, the old refs are read again: what was made, moved or deleted since the first reading is done in `repo`, too. Then each
-//! old ref is removed on the condition that it is still what `repo` has; else it is looked at again. On a local disk the condition holds in the
-//! moment of the removal, and no program of this release changes a ref beside `repo`. A store compares before it removes, so that a change may
-//! come between: the refs are read until none is left, and snapshots that came meanwhile and are on no ref are reported.
+//! Once `repo` is there, the old refs are read again: what was made, moved or deleted since the
+//! first reading is done in `repo`, too. Then each old ref is removed on the condition that it is
+//! still what `repo` has; else it is looked at again. On a local disk the condition holds in the
+//! moment of the removal, and no program of this release changes a ref beside `repo`. A store
+//! compares before it removes, so that a change may come between: the refs are read until none is
+//! left, and snapshots that came meanwhile and are on no ref are reported.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,7 +32,8 @@ use icechunkfs_store::storage::Storage;
 
 /// Readings of the old refs after which those that are left stay.
 const PASSES: usize = 20;
-/// Pause before a reading that only looks whether other programs have taken back what they wrote beside `repo`.
+/// Pause before a reading that only looks whether other programs have taken back what they wrote
+/// beside `repo`.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Readings in a row that removed nothing, after which the old refs that are left stay.
 const IDLE_PASSES: usize = 5;
@@ -59,13 +63,14 @@ impl<'a> LateRefs<'a> {
         LateRefs { storage, clock, progress, known_snapshots: None }
     }
 
-    /// Tells which snapshots were stored before the migration. Others that are on no ref in the end are reported, where a store cannot keep
-    /// programs of version 1 from committing meanwhile.
+    /// Tells which snapshots were stored before the migration. Others that are on no ref in the end
+    /// are reported, where a store cannot keep programs of version 1 from committing meanwhile.
     pub(super) fn expect_no_snapshots_but(&mut self, known: HashSet<ObjectId>) {
         self.known_snapshots = Some(known).filter(|_| self.storage.local_path().is_none());
     }
 
-    /// Brings `repo`, which was just made of `contents` and `config`, to where the old refs and the configuration are now.
+    /// Brings `repo`, which was just made of `contents` and `config`, to where the old refs and the
+    /// configuration are now.
     pub(super) async fn follow(&self, contents: &mut Contents, config: Option<Vec<u8>>) -> Result<()> {
         let storage = &**self.storage;
         let now = OldRefs::read(storage).await?;
@@ -105,9 +110,11 @@ impl<'a> LateRefs<'a> {
         update::update_if(storage, self.clock, update::UpdateOptions::default(), change).await.map(drop)
     }
 
-    /// Adds to `repo` what programs of version 1 did since, and removes the objects that `repo` replaces.
+    /// Adds to `repo` what programs of version 1 did since, and removes the objects that `repo`
+    /// replaces.
     pub(super) async fn finish(&self, summary: &mut Summary) -> Result<()> {
-        // Once the ref of `main` is gone, programs of version 1 neither commit to `main` nor open the repository.
+        // Once the ref of `main` is gone, programs of version 1 neither commit to `main` nor open
+        // the repository.
         self.pass(summary, true).await?;
         failpoints::pass("migrate.main.done")?;
         let mut idle = 0;
@@ -134,7 +141,8 @@ impl<'a> LateRefs<'a> {
         failpoints::pass("migrate.done")
     }
 
-    /// Reads the old refs and removes those that `repo` has, of `main` only if so wanted. Returns the number of files that were found.
+    /// Reads the old refs and removes those that `repo` has, of `main` only if so wanted. Returns
+    /// the number of files that were found.
     async fn pass(&self, summary: &mut Summary, only_main: bool) -> Result<usize> {
         let storage = &**self.storage;
         let old = OldRefs::read(storage).await?;
@@ -164,7 +172,8 @@ impl<'a> LateRefs<'a> {
         Ok(old.len())
     }
 
-    /// Brings `repo` to where it has all that `found` says. Returns the reason if that is not possible.
+    /// Brings `repo` to where it has all that `found` says. Returns the reason if that is not
+    /// possible.
     async fn settle(
         &self,
         found: &OldRef,
@@ -243,7 +252,8 @@ impl<'a> LateRefs<'a> {
         unless_contended(update::update(&**self.storage, self.clock, change).await)
     }
 
-    /// Deletes a ref in `repo` that a program of version 1 has deleted, if it still has its target. Returns true if that was done.
+    /// Deletes a ref in `repo` that a program of version 1 has deleted, if it still has its target.
+    /// Returns true if that was done.
     async fn delete(&self, kind: RefKind, name: &str, target: ObjectId, operation: Operation) -> Result<bool> {
         let change = |state: &mut RepoState| {
             let refs = refs_of(state, kind);
@@ -260,7 +270,8 @@ impl<'a> LateRefs<'a> {
         Ok(update::update_if(&**self.storage, self.clock, options, change).await?.is_some())
     }
 
-    /// Deletes a tag in `repo` that a program of version 1 has deleted. One that `repo` never had is made first, since its name stays taken.
+    /// Deletes a tag in `repo` that a program of version 1 has deleted. One that `repo` never had
+    /// is made first, since its name stays taken.
     async fn delete_tag(&self, tag: &OldRef) -> Result<()> {
         let state = update::read_state(&**self.storage).await?;
         if state.deleted_tags.contains(&tag.name) {
@@ -290,7 +301,8 @@ impl<'a> LateRefs<'a> {
     }
 }
 
-/// Lists `commits`, oldest first. Returns false if the commit that the first one follows is not listed.
+/// Lists `commits`, oldest first. Returns false if the commit that the first one follows is not
+/// listed.
 fn insert(state: &mut RepoState, commits: &[SnapshotInfo]) -> Result<bool> {
     let mut meter = Meter::new("commits to be added");
     for commit in commits {

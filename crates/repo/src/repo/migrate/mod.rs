@@ -1,7 +1,8 @@
 //! Migration of a repository of an older generation to version 2.
 //!
-//! [`in_place`] migrates version 1, whose files stay as they are: only the object `repo` is written, and the objects it replaces are
-//! removed ([`old_refs`]). [`elsewhere`] makes a new repository in another location, which is the way for releases before 0.2. [`operations`]
+//! [`in_place`] migrates version 1, whose files stay as they are: only the object `repo` is
+//! written, and the objects it replaces are removed ([`old_refs`]). [`elsewhere`] makes a new
+//! repository in another location, which is the way for releases before 0.2. [`operations`]
 //! reconstructs the operations log, which older generations did not keep.
 
 pub mod elsewhere;

@@ -1,9 +1,10 @@
-//! Refs of version 1 beside `repo`: a migration in place was killed before it removed them, was told to keep them, or a program that has
-//! the repository open as version 1 has written them since.
+//! Refs of version 1 beside `repo`: a migration in place was killed before it removed them, was
+//! told to keep them, or a program that has the repository open as version 1 has written them
+//! since.
 //!
-//! Version 2 does not read them. One is *settled* if `repo` has all that it says: the ref is there at its target or at a later commit, or
-//! version 2 has had it there and has then moved or deleted it. Whatever leads to other commits must not be removed, and neither must
-//! those commits.
+//! Version 2 does not read them. One is *settled* if `repo` has all that it says: the ref is there
+//! at its target or at a later commit, or version 2 has had it there and has then moved or deleted
+//! it. Whatever leads to other commits must not be removed, and neither must those commits.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,7 +33,8 @@ pub(in crate::repo) struct OldRef {
 }
 
 impl OldRef {
-    /// Returns the name of the branch that keeps what the ref leads to if version 2 has something else under its own name.
+    /// Returns the name of the branch that keeps what the ref leads to if version 2 has something
+    /// else under its own name.
     pub(in crate::repo) fn other_name(&self) -> String {
         format!("{}-v1", self.name)
     }
@@ -106,10 +108,11 @@ impl OldRefs {
 pub(super) enum Verdict {
     /// `repo` has all that it says.
     Settled,
-    /// `repo` lacks it: it is to be created at its target, or moved there from the given one. The commits are those to list first.
+    /// `repo` lacks it: it is to be created at its target, or moved there from the given one. The
+    /// commits are those to list first.
     Missing(Option<ObjectId>, Vec<SnapshotInfo>),
-    /// It cannot be both that and what version 2 has under its name. The commits are those that `repo` lacks; none if they cannot be read.
-    /// The text is the reason.
+    /// It cannot be both that and what version 2 has under its name. The commits are those that
+    /// `repo` lacks; none if they cannot be read. The text is the reason.
     Left(Option<Vec<SnapshotInfo>>, String),
 }
 
@@ -124,7 +127,8 @@ impl<'a> Migrated<'a> {
         Migrated { state }
     }
 
-    /// Returns true if version 2 has `old`, or has had it and has moved or deleted it; or if it was kept under [`OldRef::other_name`].
+    /// Returns true if version 2 has `old`, or has had it and has moved or deleted it; or if it was
+    /// kept under [`OldRef::other_name`].
     pub(in crate::repo) fn has(&self, old: &OldRef) -> bool {
         let leads = |branch: &str| self.state.branches.get(branch).is_some_and(|tip| self.leads(*tip, old.target));
         let is_there = match old.kind {
@@ -160,7 +164,8 @@ impl<'a> Migrated<'a> {
 
     /// Returns true if `target` is `tip` or an ancestor of it. An expired ancestor counts.
     fn leads(&self, tip: ObjectId, target: ObjectId) -> bool {
-        let (mut next, mut seen) = (Some(tip), HashSet::new());
+        let mut next = Some(tip);
+        let mut seen = HashSet::new();
         while let Some(id) = next.filter(|id| seen.insert(*id)) {
             if id == target {
                 return true;

@@ -1,7 +1,9 @@
-//! Reconstruction of an operations log, for a repository that kept none, from the contents of the repository.
+//! Reconstruction of an operations log, for a repository that kept none, from the contents of the
+//! repository.
 //!
-//! The reference implementation reconstructs the same log when it migrates (format notes 4). Times are those of the commits; a branch or
-//! tag dates from a millisecond after the commit that it points to. No entry names a copy of an older `repo`, since there was none.
+//! The reference implementation reconstructs the same log when it migrates (format notes 4). Times
+//! are those of the commits; a branch or tag dates from a millisecond after the commit that it
+//! points to. No entry names a copy of an older `repo`, since there was none.
 
 use std::collections::HashSet;
 

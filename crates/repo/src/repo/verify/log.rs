@@ -28,7 +28,8 @@ pub(super) struct LogContext {
     pub(super) before: Option<ObjectId>,
 }
 
-/// Checks log `id`, whose snapshot may no longer exist. A missing log is an error only if it is needed.
+/// Checks log `id`, whose snapshot may no longer exist. A missing log is an error only if it is
+/// needed.
 pub(super) async fn check(
     context: &Arc<Context>,
     id: ObjectId,
@@ -91,7 +92,8 @@ fn check_moves(object: Subject<'_>, moves: &[Move], snapshot: &Snapshot, before:
     let occupied: HashSet<&str> = before.into_iter().flat_map(Snapshot::nodes).map(|node| node.path).collect();
     let paths: HashSet<&str> = snapshot.nodes().map(|node| node.path).collect();
     let left: HashSet<&str> = moves.iter().map(|one| one.from.as_str()).collect();
-    // The target of an amended commit's move may have been deleted or moved on by the commit that amends it.
+    // The target of an amended commit's move may have been deleted or moved on by the commit that
+    // amends it.
     for one in moves.iter().filter(|one| paths.contains(one.to.as_str())) {
         if occupied.contains(one.to.as_str()) && !left.contains(one.to.as_str()) {
             let why = "where there was a node that was not moved away";
@@ -147,7 +149,8 @@ fn check_log(object: Subject<'_>, id: ObjectId, log: &TransactionLog) -> Result<
     Ok(moves)
 }
 
-/// Notes nodes that are in several lists. The format forbids it, amends of the reference implementation do it, and readers expect it.
+/// Notes nodes that are in several lists. The format forbids it, amends of the reference
+/// implementation do it, and readers expect it.
 fn check_lists(object: Subject<'_>, log: &TransactionLog) {
     let mut lists: HashMap<NodeId, &str> = HashMap::new();
     for (change, name) in std::iter::zip(NodeChange::ALL, LISTS) {
@@ -162,8 +165,8 @@ fn check_lists(object: Subject<'_>, log: &TransactionLog) {
     }
 }
 
-/// Checks the log against the snapshot. An amended commit has the changes of both commits: the second may have deleted nodes that the
-/// first made.
+/// Checks the log against the snapshot. An amended commit has the changes of both commits: the
+/// second may have deleted nodes that the first made.
 fn check_against_snapshot(
     object: Subject<'_>,
     (log, moves): (&TransactionLog, &[Move]),

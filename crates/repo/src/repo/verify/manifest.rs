@@ -83,7 +83,8 @@ impl Work {
         let total: u64 = arrays.iter().map(|array| array.refs().len() as u64).sum();
         for info in &self.used.infos {
             if info.size != file.len() as u64 {
-                let (bytes, stated) = (file.len(), info.size);
+                let bytes = file.len();
+                let stated = info.size;
                 let why = format!("it has {bytes} bytes, but a snapshot states {stated}: other clients read that many");
                 object.error("manifest-size", why);
             }
@@ -195,14 +196,16 @@ impl Work {
     }
 }
 
-/// Returns the reason why a chunk of `length` bytes is right in none of the arrays that refer to it, if there is one.
+/// Returns the reason why a chunk of `length` bytes is right in none of the arrays that refer to
+/// it, if there is one.
 fn length_problem(uses: &[ArrayUse], length: u64) -> Option<String> {
     let mut problems = uses.iter().map(|one| one.rules?.length_problem(length));
     let first = problems.next()??;
     (length > 0 && problems.all(|problem| problem.is_some())).then_some(first)
 }
 
-/// Checks the position of a chunk in the arrays that refer to it. Returns true if any of them has the chunk.
+/// Checks the position of a chunk in the arrays that refer to it. Returns true if any of them has
+/// the chunk.
 fn check_place(object: Subject<'_>, coords: &[u32], uses: &[ArrayUse]) -> bool {
     let mut is_needed = false;
     for one in uses {
@@ -211,7 +214,8 @@ fn check_place(object: Subject<'_>, coords: &[u32], uses: &[ArrayUse]) -> bool {
             continue;
         };
         if coords.len() != grid.len() {
-            let (has, rank) = (coords.len(), grid.len());
+            let has = coords.len();
+            let rank = grid.len();
             let why = format!("it has {has} coordinates in an array of {rank} dimensions: no client finds it");
             object.warning("chunk-rank", why);
         } else if !is_in_grid(coords, grid) {

@@ -1,12 +1,15 @@
-//! Verification of a repository: every rule of the format that can be checked from outside, and the existence of every object.
+//! Verification of a repository: every rule of the format that can be checked from outside, and the
+//! existence of every object.
 //!
-//! Snapshots are checked first, some at a time, and yield the arrays that refer to each manifest. Then each manifest is read once,
-//! however many snapshots share it, compared with every array that refers to it, and dropped. Memory use is that of a few files, plus a
-//! few words for each manifest and, if chunks are checked, for each chunk object.
+//! Snapshots are checked first, some at a time, and yield the arrays that refer to each manifest.
+//! Then each manifest is read once, however many snapshots share it, compared with every array that
+//! refers to it, and dropped. Memory use is that of a few files, plus a few words for each manifest
+//! and, if chunks are checked, for each chunk object.
 //!
-//! Everything is read from the store itself, past any cache. Other programs may write meanwhile: chunk objects that they add are not
-//! reported missing, since chunks are listed after the files that refer to them were found; if they remove objects (a garbage
-//! collection), the check starts again.
+//! Everything is read from the store itself, past any cache. Other programs may write meanwhile:
+//! chunk objects that they add are not reported missing, since chunks are listed after the files
+//! that refer to them were found; if they remove objects (a garbage collection), the check starts
+//! again.
 
 mod chunks;
 mod log;
@@ -77,7 +80,8 @@ struct Context {
     now: u64,
     /// Version of the repository; its files may be older.
     version: SpecVersion,
-    /// True if everything is checked, so that an object not needed in the check is needed by nothing.
+    /// True if everything is checked, so that an object not needed in the check is needed by
+    /// nothing.
     is_whole: bool,
     progress: Arc<Progress>,
 }
@@ -140,7 +144,8 @@ async fn check(
     let seen = entry_point(&storage).await?;
     let version = if seen.is_some() { SpecVersion::V2 } else { SpecVersion::V1 };
     let findings = Findings::default();
-    let (is_whole, progress) = (options.snapshot.is_none(), Arc::clone(progress));
+    let is_whole = options.snapshot.is_none();
+    let progress = Arc::clone(progress);
     let context = Arc::new(Context { storage, findings, now, version, is_whole, progress });
     match (version, opened) {
         (_, Ok(repository)) if repository.is_alpha() => {
@@ -230,13 +235,15 @@ async fn entry(context: &Arc<Context>, listings: Option<&Listings>) -> Result<(A
     let read = read(context, "repo", MAX_REPO_FILE, RepoInfo::decode).await?;
     check_envelope(context, "repo", &read.bytes, FileType::RepoInfo, read.value.has_identifier());
     let info = Arc::new(read.value);
-    let (shared, looked_at) = (Arc::clone(context), Arc::clone(&info));
+    let shared = Arc::clone(context);
+    let looked_at = Arc::clone(&info);
     let commits = blocking(move || repo_file::check(&shared, &looked_at)).await?;
     repo_file::check_operations(context, &info, listings.map(|listings| &listings.overwritten)).await?;
     Ok((info, commits))
 }
 
-/// Checks the snapshots `tips`, and in version 1 their ancestors, with their logs. Returns their ids, and the uses of each manifest.
+/// Checks the snapshots `tips`, and in version 1 their ancestors, with their logs. Returns their
+/// ids, and the uses of each manifest.
 async fn check_snapshots(
     context: &Arc<Context>,
     tips: BTreeSet<ObjectId>,
@@ -278,7 +285,8 @@ async fn check_snapshots(
 
 /// Checks one snapshot and its log; returns the parent that the snapshot file names.
 ///
-/// A check that fails with [`ErrorKind::OutOfMemory`] can be repeated: `found` has the snapshots that were checked before their logs were.
+/// A check that fails with [`ErrorKind::OutOfMemory`] can be repeated: `found` has the snapshots
+/// that were checked before their logs were.
 async fn check_snapshot(
     context: &Arc<Context>,
     id: ObjectId,
@@ -302,7 +310,9 @@ async fn check_snapshot(
     // After an expiration the log is relative to a removed commit.
     let record = commits.and_then(|commits| commits.get(&id));
     let before = record.filter(|record| record.pruned_ancestor_tx_logs.is_empty()).and_then(|record| record.parent);
-    let (shared, looked_at, record) = (Arc::clone(context), Arc::clone(&snapshot), record.cloned());
+    let shared = Arc::clone(context);
+    let looked_at = Arc::clone(&snapshot);
+    let record = record.cloned();
     let is_root = record.as_ref().map_or(parent.is_none(), |record| record.parent.is_none());
     let is_checked = found.lock().contains_key(&id);
     if !is_checked {
@@ -310,7 +320,8 @@ async fn check_snapshot(
         uses.lock().merge(own)?;
         context.findings.count(|checked| checked.snapshots += 1);
         context.progress.step(1);
-        let (flushed_at, pruned_ancestor_tx_logs) = (snapshot.flushed_at(), Vec::new());
+        let flushed_at = snapshot.flushed_at();
+        let pruned_ancestor_tx_logs = Vec::new();
         found.lock().insert(id, SnapshotInfo { id, parent, flushed_at, pruned_ancestor_tx_logs, text: () });
     }
     // Version 1 writes no log for the initial snapshot.
@@ -377,8 +388,8 @@ async fn read<T: Send + 'static>(
     decoded::changing(&*context.storage, key, limit, decode).await
 }
 
-/// Returns true if a failure is a fault of the object and not of the access to it. An object that does not fit into memory has not been looked
-/// at: it may be without a fault.
+/// Returns true if a failure is a fault of the object and not of the access to it. An object that
+/// does not fit into memory has not been looked at: it may be without a fault.
 fn is_object_fault(kind: ErrorKind) -> bool {
     use ErrorKind::{InvalidInput, NotARepository, Offline, OutOfMemory, Timeout};
     !matches!(kind, Timeout | Offline | NotARepository | InvalidInput | OutOfMemory)
@@ -409,7 +420,8 @@ fn check_envelope(context: &Context, key: &str, file: &[u8], file_type: FileType
     }
     let is_newer = header.version > context.version;
     if is_newer || (file_type == FileType::RepoInfo && header.version != SpecVersion::V2) {
-        let (file, repository) = (header.version.number(), context.version.number());
+        let file = header.version.number();
+        let repository = context.version.number();
         object.warning("version", format!("a file of version {file} in a repository of version {repository}"));
     }
 }

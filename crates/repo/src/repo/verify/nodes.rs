@@ -16,7 +16,8 @@ use icechunkfs_format::zarr::array::ArraySummary;
 use icechunkfs_format::zarr::chunk_rules::{ChunkRules, OTHER_NAMES};
 use icechunkfs_format::zarr::document;
 
-/// Pairs of extents of one array that are compared at most. The rest is trusted: the comparison grows with the square.
+/// Pairs of extents of one array that are compared at most. The rest is trusted: the comparison
+/// grows with the square.
 const MAX_PAIRS: usize = 4_000_000;
 
 /// Bytes that a manifest takes in a table, with one description.
@@ -100,7 +101,8 @@ impl Uses {
         Ok(())
     }
 
-    /// Adds the uses of one snapshot. May add a part of them and fail; they can then be added again.
+    /// Adds the uses of one snapshot. May add a part of them and fail; they can then be added
+    /// again.
     pub(super) fn merge(&mut self, own: Uses) -> Result<()> {
         for (manifest, used) in own.manifests {
             let known = of(&mut self.manifests, manifest, &mut self.memory)?;
@@ -152,8 +154,9 @@ fn extent_bytes(manifest: &ManifestRef) -> u64 {
     (manifest.extents.len() * size_of::<(u32, u32)>()) as u64
 }
 
-/// Checks all nodes of `snapshot`, which lists the manifests `infos`. Returns the uses of manifests. The caller has reserved the memory for
-/// looking into each of the documents as `room`, and that of tables of the nodes.
+/// Checks all nodes of `snapshot`, which lists the manifests `infos`. Returns the uses of
+/// manifests. The caller has reserved the memory for looking into each of the documents as `room`,
+/// and that of tables of the nodes.
 pub(super) fn check(
     context: &Context,
     id: ObjectId,
@@ -223,7 +226,8 @@ fn path_problem(path: &str) -> Option<&'static str> {
     path.contains('\0').then_some("its path has a NUL in it, which no file name can have")
 }
 
-/// Checks that the node's `zarr.json` is JSON and has the node type `kind`; returns true if it is JSON.
+/// Checks that the node's `zarr.json` is JSON and has the node type `kind`; returns true if it is
+/// JSON.
 fn check_document(object: Subject<'_>, node: &Node<'_>, kind: &str) -> bool {
     let said = match document::node_type(node.zarr_json) {
         Ok(said) => said,
@@ -280,7 +284,9 @@ fn check_array(
                 object.error("manifest-unlisted", format!("it refers to manifest {}, {why}", reference.id));
             }
         }
-        let (path, grid, manifest) = (Arc::clone(&path), grid.clone(), reference.clone());
+        let path = Arc::clone(&path);
+        let grid = grid.clone();
+        let manifest = reference.clone();
         let use_of = ArrayUse { path, grid, rules, manifest, all: Arc::clone(&all), snapshot: id };
         uses.add(node.id, use_of)?;
     }
@@ -310,7 +316,8 @@ fn check_shape(object: Subject<'_>, version: SpecVersion, array: &ArrayData<'_>,
         Some(dimensions) => {
             let stored: Vec<(u64, u32)> = dimensions.iter().map(|d| (d.array_length, d.num_chunks)).collect();
             let same_lengths = stored.iter().map(|d| d.0).eq(said.iter().map(|d| d.0));
-            // Libraries of version 2 wrote wrong chunk lengths into version 1 files, which no reader uses.
+            // Libraries of version 2 wrote wrong chunk lengths into version 1 files, which no
+            // reader uses.
             if !same_lengths || (version == SpecVersion::V2 && stored != said) {
                 let why = format!(
                     "the snapshot stores (length, chunks) {stored:?} for its dimensions, but zarr.json gives {said:?}"
@@ -319,7 +326,8 @@ fn check_shape(object: Subject<'_>, version: SpecVersion, array: &ArrayData<'_>,
             }
         }
     }
-    // Some programs store a list of absent or empty names for an array without names, and some store no list.
+    // Some programs store a list of absent or empty names for an array without names, and some
+    // store no list.
     let stored = array.dimension_names().into_iter().flatten().map(|name| name.filter(|name| !name.is_empty()));
     let stored: Vec<Option<&str>> = stored.collect();
     let said: Vec<Option<&str>> = summary.dimension_names.iter().flatten().map(Option::as_deref).collect();
@@ -334,7 +342,8 @@ fn check_extents(object: Subject<'_>, all: &[ManifestRef], grid: Option<&[u32]>)
         object.warning("manifest-twice", format!("it refers to manifest {twice} twice"));
     }
     for reference in all {
-        let (id, extents) = (reference.id, &reference.extents);
+        let id = reference.id;
+        let extents = &reference.extents;
         if let Some(grid) = grid
             && extents.len() != grid.len()
         {

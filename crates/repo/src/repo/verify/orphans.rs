@@ -48,7 +48,9 @@ pub(super) fn note(
 }
 
 fn unused(context: &Context, folder: &str, objects: &Listed, is_used: impl Fn(&ObjectId) -> bool) {
-    let (mut count, mut bytes, mut names) = (0_u64, 0_u64, Vec::new());
+    let mut count = 0_u64;
+    let mut bytes = 0_u64;
+    let mut names = Vec::new();
     for (key, object) in objects {
         let name = key.strip_prefix(folder).unwrap_or(key);
         match name.parse::<ObjectId>() {

@@ -51,7 +51,8 @@ pub(super) async fn check(context: &Context) -> Result<BTreeSet<ObjectId>> {
     Ok(tips)
 }
 
-/// Checks that clients find the name, which they look up only under the key that they derive from it.
+/// Checks that clients find the name, which they look up only under the key that they derive from
+/// it.
 fn check_name(object: Subject<'_>, folder: &str, name: &str) {
     let Ok(decoded) = percent_decode_str(folder).decode_utf8() else {
         return object.warning("ref-name", format!("the name `{name}` is no UTF-8"));

@@ -20,7 +20,8 @@ use icechunkfs_format::format::snapshot_info::{CommitText, SnapshotInfo};
 const KEY: &str = "repo";
 /// Tables that the reference implementation accepts in `repo`: its verifier's own limit.
 const MAX_TABLES: usize = 1_000_000;
-/// Tolerated lead of another clock over this machine's, in microseconds: the reference implementation's ten minutes.
+/// Tolerated lead of another clock over this machine's, in microseconds: the reference
+/// implementation's ten minutes.
 const MAX_SKEW: u64 = 600 * 1_000_000;
 /// Copies that are followed one after another at most.
 const MAX_CHAIN: usize = 10_000;
@@ -117,7 +118,8 @@ fn check_snapshots(context: &Context, info: &Arc<RepoInfo>) -> Result<Commits> {
     }
     let mut tables = stored.len() + info.root().branches().len() + info.root().tags().len();
     tables += 2 * info.root().latest_updates().len();
-    let (mut commits, mut meter) = (BTreeMap::new(), Meter::new("the list of snapshots"));
+    let mut commits = BTreeMap::new();
+    let mut meter = Meter::new("the list of snapshots");
     for (position, entry) in stored.iter().enumerate() {
         tables += entry.metadata().map_or(0, |items| items.len());
         let id = ObjectId::from(entry.id());
@@ -198,8 +200,8 @@ pub(super) fn metadata_problem(items: Option<Items<'_>>) -> Option<&'static str>
     (!is_sorted).then_some("the metadata items are not sorted, or one is there twice")
 }
 
-/// Checks the operations log across its chain of copies. `copies` are the objects below `overwritten/`; none if only one snapshot is
-/// checked, in which case only the log in `repo` is.
+/// Checks the operations log across its chain of copies. `copies` are the objects below
+/// `overwritten/`; none if only one snapshot is checked, in which case only the log in `repo` is.
 pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies: Option<&Listed>) -> Result<()> {
     let mut named = NamedCopies { names: BTreeSet::new(), meter: Meter::new("the names in the operations log") };
     let mut last = check_log(context, KEY, info, true, &mut named)?;
@@ -284,7 +286,8 @@ fn check_log(
             file.warning("log-kind", format!("an operation of unknown kind {kind}: a newer program wrote it"));
         }
         match update.backup_path() {
-            // The newest entry was written before the file was copied, so that it names no copy, in the file or in its copy.
+            // The newest entry was written before the file was copied, so that it names no copy, in
+            // the file or in its copy.
             Some(name) if at == 0 => {
                 let rule =
                     "the newest operation names a copy of the file that it is in: other clients panic when they write";
@@ -321,7 +324,8 @@ mod tests {
     use icechunkfs_format::format::testing::{id, repo};
     use icechunkfs_store::storage::Condition;
 
-    /// Returns the rules that an operations log breaks which names `copy`. `copy` is stored if `is_stored`, and was listed by nobody.
+    /// Returns the rules that an operations log breaks which names `copy`. `copy` is stored if
+    /// `is_stored`, and was listed by nobody.
     async fn broken_rules(copy: &str, is_stored: bool) -> Vec<&'static str> {
         let info = RepoInfo::decode(&repo(&[(id(1), -1)], &[("main", 0)])).unwrap();
         let mut state = RepoState::from_info(&info).unwrap();
@@ -332,7 +336,8 @@ mod tests {
         if is_stored {
             storage.put(&format!("overwritten/{copy}"), "old".into(), Condition::Always).await.unwrap();
         }
-        let (findings, progress) = (Findings::default(), Arc::default());
+        let findings = Findings::default();
+        let progress = Arc::default();
         let context = Context { storage, findings, now: 3, version: SpecVersion::V2, is_whole: true, progress };
         check_operations(&context, &RepoInfo::decode(&file).unwrap(), Some(&Listed::new())).await.unwrap();
         context.findings.into_report().findings.into_iter().map(|finding| finding.rule).collect()

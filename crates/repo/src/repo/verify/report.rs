@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use icechunkfs_base::printable;
 
-/// Maximum number of findings kept, and of the bytes of their texts; more are only counted, because one hostile file can break a rule
-/// everywhere, and have long names.
+/// Maximum number of findings kept, and of the bytes of their texts; more are only counted, because
+/// one hostile file can break a rule everywhere, and have long names.
 const MAX_FINDINGS: usize = 10_000;
 const MAX_BYTES: usize = 8 << 20;
 /// Longest description of a fault, in characters, which may have a value of a file in it.
@@ -99,7 +99,8 @@ impl Report {
 
 type FindingLocation = (&'static str, String, Option<String>);
 
-/// Collector of findings from many threads. A rule broken many times by one node in one object is one finding.
+/// Collector of findings from many threads. A rule broken many times by one node in one object is
+/// one finding.
 #[derive(Debug, Default)]
 pub(super) struct Findings(Mutex<Inner>);
 

@@ -1,4 +1,5 @@
-//! Objects that chunk references need, each checked by a request for the last byte that any reference needs.
+//! Objects that chunk references need, each checked by a request for the last byte that any
+//! reference needs.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -55,7 +56,8 @@ impl<K: Clone + Eq + Hash> Required<K> {
         }
     }
 
-    /// Passes each object to `request`, with an offset and a length. Passes failures to `failed`, which may end the check.
+    /// Passes each object to `request`, with an offset and a length. Passes failures to `failed`,
+    /// which may end the check.
     pub(super) async fn request_all<F: Future<Output = Result<Bytes>>>(
         &self,
         context: &Context,

@@ -18,7 +18,8 @@ use icechunkfs_format::zarr::document;
 /// Beginning of the names of the metadata items that this program writes.
 const OWN_ITEMS: &str = "icechunkfs.";
 
-/// Checks snapshot `id`, which `repo` describes as `record`. Returns the uses of manifests by its arrays.
+/// Checks snapshot `id`, which `repo` describes as `record`. Returns the uses of manifests by its
+/// arrays.
 ///
 /// Errors: [`ErrorKind::OutOfMemory`], before anything is reported.
 pub(super) fn check(
@@ -84,8 +85,9 @@ pub(super) fn check(
     Ok(uses)
 }
 
-/// Returns true if the description of a commit in `repo` has the names of the snapshot's metadata, apart from records that a copy has added. Only names
-/// are compared: conversion between encodings may have narrowed numbers.
+/// Returns true if the description of a commit in `repo` has the names of the snapshot's metadata,
+/// apart from records that a copy has added. Only names are compared: conversion between encodings
+/// may have narrowed numbers.
 fn has_same_names(metadata: &Map<String, Value>, record: &SnapshotInfo) -> bool {
     let is_added = |name: &&str| name.starts_with(OWN_ITEMS) && !metadata.contains_key(*name);
     metadata.keys().eq(record.text.metadata_names().filter(|name| !is_added(name)))
@@ -93,7 +95,8 @@ fn has_same_names(metadata: &Map<String, Value>, record: &SnapshotInfo) -> bool 
 
 /// Checks the list of manifests and returns it by id.
 fn check_infos(object: Subject<'_>, snapshot: &Snapshot) -> BTreeMap<ObjectId, ManifestInfo> {
-    let (old, new) = (snapshot.root().manifest_files(), snapshot.root().manifest_files_v2());
+    let old = snapshot.root().manifest_files();
+    let new = snapshot.root().manifest_files_v2();
     match snapshot.version() {
         SpecVersion::V1 if new.is_some() => {
             object.warning("manifest-list", "a file of version 1 has the list of manifests that version 2 has");

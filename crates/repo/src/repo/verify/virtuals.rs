@@ -1,6 +1,8 @@
-//! Checks of virtual chunks: their objects exist, are long enough, and match the references' checksums.
+//! Checks of virtual chunks: their objects exist, are long enough, and match the references'
+//! checksums.
 //!
-//! Only objects that the user allows to be read are checked, by one byte each: the last one that any reference needs.
+//! Only objects that the user allows to be read are checked, by one byte each: the last one that
+//! any reference needs.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
 //! Azure Blob Storage.
 //!
-//! Credentials are the first ones found: the secrets `account-key` or `sas-token`, `AZURE_STORAGE_CONNECTION_STRING`, the other `AZURE_*`
-//! variables (keys, service principals, workload identity), the Azure CLI's (`AZURE_USE_AZURE_CLI`), those of the machine (managed
+//! Credentials are the first ones found: the secrets `account-key` or `sas-token`,
+//! `AZURE_STORAGE_CONNECTION_STRING`, the other `AZURE_*` variables (keys, service principals,
+//! workload identity), the Azure CLI's (`AZURE_USE_AZURE_CLI`), those of the machine (managed
 //! identity). The library renews them.
 
 use std::sync::Arc;
@@ -27,7 +28,8 @@ pub(super) fn connect(
     account: Option<&Account>,
     parameters: &StoreParameters,
 ) -> Result<Arc<dyn ObjectStore>> {
-    let (settings, secrets) = (&parameters.settings, &parameters.settings.secrets);
+    let settings = &parameters.settings;
+    let secrets = &parameters.settings.secrets;
     let mut builder =
         if parameters.use_environment { MicrosoftAzureBuilder::from_env() } else { MicrosoftAzureBuilder::new() };
     builder = builder.with_container_name(&container.name).with_retry(parameters.retry());
@@ -54,7 +56,8 @@ pub(super) fn connect(
         builder = builder.with_config(AzureConfigKey::SasKey, token.trim_start_matches('?'));
     }
     let is_set = |key| builder.get_config_value(&key).is_some_and(|value| value == "true");
-    let (emulated, fabric) = (is_set(AzureConfigKey::UseEmulator), is_set(AzureConfigKey::UseFabricEndpoint));
+    let emulated = is_set(AzureConfigKey::UseEmulator);
+    let fabric = is_set(AzureConfigKey::UseFabricEndpoint);
     let name = builder.get_config_value(&AzureConfigKey::AccountName);
     if name.is_none() && !emulated {
         return Err(Error::invalid(
@@ -71,7 +74,8 @@ pub(super) fn connect(
     if let (None, Some(name), false) = (&endpoint, &name, emulated) {
         endpoint = Some(Endpoint::with_domain(name.as_str(), if fabric { FABRIC_HOSTS } else { HOSTS })?);
     }
-    let (home, is_plain) = (endpoint.as_ref().map(Endpoint::origin), endpoint.as_ref().is_some_and(Endpoint::is_plain));
+    let home = endpoint.as_ref().map(Endpoint::origin);
+    let is_plain = endpoint.as_ref().is_some_and(Endpoint::is_plain);
     builder = builder
         .with_http_connector(parameters.connector(home)?)
         .with_client_options(parameters.client(is_plain || emulated)?);

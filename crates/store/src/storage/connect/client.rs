@@ -1,8 +1,9 @@
 //! HTTP client that follows no redirect to another origin.
 //!
-//! The usual client follows a redirect to any address, this machine's own network included, and takes headers along. This client follows
-//! redirects within the origin of the request (scheme, host and port), or none at all; headers that the user gave for a store are sent to
-//! that store, and not to services that provide credentials for it.
+//! The usual client follows a redirect to any address, this machine's own network included, and
+//! takes headers along. This client follows redirects within the origin of the request (scheme,
+//! host and port), or none at all; headers that the user gave for a store are sent to that store,
+//! and not to services that provide credentials for it.
 
 use std::time::Duration;
 
@@ -32,7 +33,8 @@ pub(super) enum Redirects {
 pub(super) struct Connector {
     pub(super) transport: Transport,
     pub(super) redirects: Redirects,
-    /// Origin of the store, the only one that gets the user's headers. `None` if every origin may get them.
+    /// Origin of the store, the only one that gets the user's headers. `None` if every origin may
+    /// get them.
     pub(super) home: Option<Origin>,
     /// Certificates that are trusted besides the system's.
     pub(super) certificates: Vec<reqwest::Certificate>,

@@ -1,7 +1,8 @@
 //! Google Cloud Storage.
 //!
-//! Credentials are the first ones found: `--credentials`, `GOOGLE_APPLICATION_CREDENTIALS` and similar variables, those of `gcloud auth
-//! application-default login`, those of the machine (metadata server). The library renews them.
+//! Credentials are the first ones found: `--credentials`, `GOOGLE_APPLICATION_CREDENTIALS` and
+//! similar variables, those of `gcloud auth application-default login`, those of the machine
+//! (metadata server). The library renews them.
 
 use std::sync::Arc;
 

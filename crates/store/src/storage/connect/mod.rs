@@ -1,7 +1,7 @@
 //! Connection to the store of a place: credentials, endpoint and client.
 //!
-//! Each kind of store has a file. All send their requests through one [`Transport`], which limits the requests in flight and the time of each,
-//! and all retry transient failures the same way.
+//! Each kind of store has a file. All send their requests through one [`Transport`], which limits
+//! the requests in flight and the time of each, and all retry transient failures the same way.
 
 mod azure;
 mod client;
@@ -49,7 +49,8 @@ const DIRECTORY_BUCKET: &str = "--x-s3";
 /// Store, and the part of it that is the repository.
 pub(super) struct Connected {
     pub(super) store: Arc<dyn ObjectStore>,
-    /// Access to the same store by keys that begin with a slash, if a repository there may have such keys.
+    /// Access to the same store by keys that begin with a slash, if a repository there may have
+    /// such keys.
     pub(super) slash_prefixed: Option<Arc<dyn ObjectStore>>,
     pub(super) prefix: String,
     pub(super) read_only: Option<&'static str>,
@@ -67,14 +68,16 @@ pub(super) struct StoreParameters {
     settings: Settings,
     transport: Transport,
     redirects: Redirects,
-    /// True if the store may get the credentials and settings of this machine: environment variables, profiles, tokens.
+    /// True if the store may get the credentials and settings of this machine: environment
+    /// variables, profiles, tokens.
     use_environment: bool,
 }
 
 impl StoreParameters {
     /// Creates the parameters for `settings`, with the secrets of the file that they name.
     fn new(settings: &Settings, redirects: Redirects) -> Result<Self> {
-        let (transport, settings) = (Transport::new(settings), settings.clone().with_secrets_of_file()?);
+        let transport = Transport::new(settings);
+        let settings = settings.clone().with_secrets_of_file()?;
         Ok(StoreParameters { settings, transport, redirects, use_environment: true })
     }
 
@@ -83,9 +86,11 @@ impl StoreParameters {
         variable(name).filter(|_| self.use_environment)
     }
 
-    /// Returns the factory of clients for the store at `home`, and for the services that provide credentials for it.
+    /// Returns the factory of clients for the store at `home`, and for the services that provide
+    /// credentials for it.
     fn connector(&self, home: Option<Origin>) -> Result<Connector> {
-        let (transport, certificates) = (self.transport.clone(), self.certificates()?);
+        let transport = self.transport.clone();
+        let certificates = self.certificates()?;
         Ok(Connector { transport, redirects: self.redirects, home, certificates })
     }
 
@@ -98,8 +103,8 @@ impl StoreParameters {
         reqwest::Certificate::from_pem_bundle(&pem).map_err(|e| Error::with_source(ErrorKind::InvalidInput, what, e))
     }
 
-    /// Returns the rule for retries of a request. They end a pause and a response before the operation's time limit, so that the user
-    /// sees the last failure and not only a timeout.
+    /// Returns the rule for retries of a request. They end a pause and a response before the
+    /// operation's time limit, so that the user sees the last failure and not only a timeout.
     fn retry(&self) -> RetryConfig {
         let budget = self.settings.budget();
         let max_backoff = LONGEST_PAUSE.min(budget / 8);
@@ -140,7 +145,8 @@ pub(super) async fn connect(place: &StorePlace, settings: &Settings) -> Result<C
     connect_over(place, &StoreParameters::new(settings, Redirects::SameOrigin)?).await
 }
 
-/// Connects like [`connect`], but follows no redirect. Unless it is `trusted`, the store gets only what is in `settings`.
+/// Connects like [`connect`], but follows no redirect. Unless it is `trusted`, the store gets only
+/// what is in `settings`.
 pub(super) async fn connect_without_redirects(
     place: &StorePlace,
     settings: &Settings,
@@ -150,7 +156,8 @@ pub(super) async fn connect_without_redirects(
     connect_over(place, &StoreParameters { use_environment: trusted, ..parameters }).await
 }
 
-/// Creates a client for web servers that follows no redirect and does not retry, with the rule for retries.
+/// Creates a client for web servers that follows no redirect and does not retry, with the rule for
+/// retries.
 pub(super) fn web_client(settings: &Settings) -> Result<(HttpClient, Transport, RetryConfig)> {
     let parameters = StoreParameters::new(settings, Redirects::None)?;
     // Each URL decides on encryption.
@@ -162,9 +169,11 @@ pub(super) fn web_client(settings: &Settings) -> Result<(HttpClient, Transport, 
 }
 
 async fn connect_over(place: &StorePlace, parameters: &StoreParameters) -> Result<Connected> {
-    let (slash_prefixed, read_only) = (None, None);
+    let slash_prefixed = None;
+    let read_only = None;
     let below = |store, prefix: &str| {
-        let (prefix, transport) = (prefix.to_owned(), parameters.transport.clone());
+        let prefix = prefix.to_owned();
+        let transport = parameters.transport.clone();
         let endpoint = parameters.settings.endpoint_url.clone();
         Connected {
             store,

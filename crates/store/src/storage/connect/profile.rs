@@ -1,8 +1,9 @@
 //! Profiles of `~/.aws/config` and `~/.aws/credentials`, which the library does not support.
 //!
-//! Keys come from the files, or from the output of a program (`credential_process`). The files are read again every [`LOOK_AGAIN`], since
-//! other tools renew their keys, and the program is run again before its keys expire. Roles and single sign-on need further
-//! services, which [`super::sign_on`] asks; a program without that feature describes the alternative.
+//! Keys come from the files, or from the output of a program (`credential_process`). The files are
+//! read again every [`LOOK_AGAIN`], since other tools renew their keys, and the program is run
+//! again before its keys expire. Roles and single sign-on need further services, which
+//! [`super::sign_on`] asks; a program without that feature describes the alternative.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -78,7 +79,8 @@ pub(super) fn missing(name: &str) -> Error {
     )
 }
 
-/// Applies `values` to `profile`. The config file is read first, so that keys of the credentials file take precedence.
+/// Applies `values` to `profile`. The config file is read first, so that keys of the credentials
+/// file take precedence.
 fn take(profile: &mut Profile, values: HashMap<String, String>) {
     for (key, value) in values {
         let place = match key.as_str() {
@@ -102,7 +104,8 @@ fn take(profile: &mut Profile, values: HashMap<String, String>) {
     }
 }
 
-/// Parses the sections of a file, with their settings. Indented lines belong to nested settings, which are ignored.
+/// Parses the sections of a file, with their settings. Indented lines belong to nested settings,
+/// which are ignored.
 fn sections(text: &str) -> HashMap<String, HashMap<String, String>> {
     let mut sections: HashMap<String, HashMap<String, String>> = HashMap::new();
     let mut current = None;
@@ -313,9 +316,10 @@ mod tests {
         let role = ("role_arn", "r");
         for values in [&[role][..], &[role, ("aws_access_key_id", "a"), ("aws_secret_access_key", "b")]] {
             let role = profile(values);
-            assert!(match cfg!(feature = "aws-sign-on") {
-                true => role.is_ok(),
-                false => role.unwrap_err().to_string().contains("credential_process"),
+            assert!(if cfg!(feature = "aws-sign-on") {
+                role.is_ok()
+            } else {
+                role.unwrap_err().to_string().contains("credential_process")
             });
         }
     }

@@ -1,9 +1,10 @@
 //! Amazon S3 and compatible stores.
 //!
-//! Credentials are the first ones found: `--access-key-id` and its secret; those of the profile that `--profile` names;
-//! `AWS_ACCESS_KEY_ID` and its secret; those that a cluster gives its containers (web identity, container credentials); the profile that
-//! `AWS_PROFILE` names, or `default`; those of the machine (instance metadata). Those of profiles,
-//! containers and the machine are renewed before they expire.
+//! Credentials are the first ones found: `--access-key-id` and its secret; those of the profile
+//! that `--profile` names; `AWS_ACCESS_KEY_ID` and its secret; those that a cluster gives its
+//! containers (web identity, container credentials); the profile that `AWS_PROFILE` names, or
+//! `default`; those of the machine (instance metadata). Those of profiles, containers and the
+//! machine are renewed before they expire.
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ use icechunkfs_base::endpoint::Endpoint;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::store_names::Region;
 
-/// Variables of credentials that take precedence over the keys of a profile, unless `--profile` names it.
+/// Variables of credentials that take precedence over the keys of a profile, unless `--profile`
+/// names it.
 const OTHER_SOURCES: [&str; 4] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -92,7 +94,8 @@ pub(super) async fn connect(bucket: &Bucket, parameters: &StoreParameters) -> Re
         builder = builder.with_request_payer(true);
     }
     let plain = builder.clone().with_endpoint(home.as_str());
-    // The slash that keys begin with follows the part that the client takes for the whole address of the bucket.
+    // The slash that keys begin with follows the part that the client takes for the whole address
+    // of the bucket.
     let address = if by_host { home.to_string() } else { format!("{home}/{}", bucket.name) };
     let slash_prefixed = builder.with_virtual_hosted_style_request(true).with_endpoint(format!("{address}/"));
     let slash_prefixed = slash_prefixed.with_disable_bulk_delete(true);
@@ -131,14 +134,17 @@ fn with_credentials(
     parameters: &StoreParameters,
     profile: Option<Profile>,
 ) -> Result<AmazonS3Builder> {
-    let (settings, secrets) = (&parameters.settings, &parameters.settings.secrets);
+    let settings = &parameters.settings;
+    let secrets = &parameters.settings.secrets;
     if settings.anonymous {
         return Ok(builder.with_skip_signature(true));
     }
     match (&settings.access_key_id, &secrets.secret_access_key) {
         (Some(id), Some(secret)) => {
             // The key is set with its token: a token of the environment belongs to another key.
-            let (key_id, secret_key, token) = (id.clone(), secret.clone(), secrets.session_token.clone());
+            let key_id = id.clone();
+            let secret_key = secret.clone();
+            let token = secrets.session_token.clone();
             let credential = AwsCredential { key_id, secret_key, token };
             return Ok(builder.with_credentials(Arc::new(StaticCredentialProvider::new(credential))));
         }
@@ -161,7 +167,8 @@ fn with_credentials(
     }
 }
 
-/// Returns the profile `named`, or else the default profile, without its keys if there are credentials elsewhere.
+/// Returns the profile `named`, or else the default profile, without its keys if there are
+/// credentials elsewhere.
 fn chosen_profile(named: Option<&str>) -> Result<Option<Profile>> {
     if let Some(name) = named {
         return profile::read(name)?.map(Some).ok_or_else(|| profile::missing(name));

@@ -1,8 +1,10 @@
-//! Profiles that take on a role (`role_arn` with `source_profile` or `credential_source`) or sign on with IAM Identity Center (`sso_session`,
-//! `sso_start_url`): Amazon's own library follows the chain of profiles, and asks STS and the sign-on portal.
+//! Profiles that take on a role (`role_arn` with `source_profile` or `credential_source`) or sign
+//! on with IAM Identity Center (`sso_session`, `sso_start_url`): Amazon's own library follows the
+//! chain of profiles, and asks STS and the sign-on portal.
 //!
-//! `aws sso login` must have been called before: this program opens no browser. Its library reads the files of profiles again at each
-//! renewal, a few minutes before the keys expire, so that a new sign-on is taken up by a running mount.
+//! `aws sso login` must have been called before: this program opens no browser. Its library reads
+//! the files of profiles again at each renewal, a few minutes before the keys expire, so that a new
+//! sign-on is taken up by a running mount.
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,7 +43,8 @@ impl fmt::Debug for SignOn {
 }
 
 impl SignOn {
-    /// Creates the source for `profile`. Its region becomes part of a host name: a wrong one is refused.
+    /// Creates the source for `profile`. Its region becomes part of a host name: a wrong one is
+    /// refused.
     pub(super) fn new(profile: &Profile) -> Result<Self> {
         let region = profile.region.as_deref().unwrap_or(ANY_REGION).parse()?;
         Ok(SignOn { region })

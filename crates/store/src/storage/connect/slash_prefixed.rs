@@ -1,9 +1,10 @@
 //! Keys that begin with a slash.
 //!
-//! Some releases of the reference implementation wrote repositories at the root of a bucket under `/repo`, `/snapshots/...`. The client's
-//! paths cannot express that: they drop slashes at their ends. The slash is therefore in the address of the bucket, to which the client
-//! adds another slash and the path; it signs the address as it is sent. Only listings name keys elsewhere: there the slash is added to
-//! the prefix, and the client drops it from the results.
+//! Some releases of the reference implementation wrote repositories at the root of a bucket under
+//! `/repo`, `/snapshots/...`. The client's paths cannot express that: they drop slashes at their
+//! ends. The slash is therefore in the address of the bucket, to which the client adds another
+//! slash and the path; it signs the address as it is sent. Only listings name keys elsewhere: there
+//! the slash is added to the prefix, and the client drops it from the results.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,7 +20,8 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// Bucket whose keys begin with a slash; paths are the keys without it. Its address ends with a slash, and it removes objects one by one.
+/// Bucket whose keys begin with a slash; paths are the keys without it. Its address ends with a
+/// slash, and it removes objects one by one.
 #[derive(Clone, Debug)]
 pub(super) struct SlashPrefixed(pub(super) AmazonS3);
 
@@ -55,7 +57,8 @@ impl ObjectStore for SlashPrefixed {
         self.0.get_ranges(location, ranges).await
     }
 
-    /// Removes each object by a separate request: the bulk request names keys in its body, where the address has no effect.
+    /// Removes each object by a separate request: the bulk request names keys in its body, where
+    /// the address has no effect.
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
         self.0.delete_stream(locations)
     }

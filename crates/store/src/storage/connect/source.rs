@@ -1,5 +1,5 @@
-//! Description of where the credentials of a store come from, in the order in which [`super::s3`], [`super::gcs`] and [`super::azure`]
-//! look for them. It contains no secret.
+//! Description of where the credentials of a store come from, in the order in which [`super::s3`],
+//! [`super::gcs`] and [`super::azure`] look for them. It contains no secret.
 
 use super::super::location::StorePlace;
 use super::super::settings::Settings;

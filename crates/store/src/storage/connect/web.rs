@@ -1,4 +1,5 @@
-//! Read-only access to a web server: objects lie below a URL. The user name in the URL is sent with the password.
+//! Read-only access to a web server: objects lie below a URL. The user name in the URL is sent with
+//! the password.
 
 use std::sync::Arc;
 

@@ -15,8 +15,9 @@ use super::Transport;
 
 /// No time limit besides the operation's own deadline.
 const NO_LIMIT: Duration = Duration::MAX;
-/// Maximum number of sent bytes that the operating system holds: the largest buffer of a socket that Linux allocates by itself. When the
-/// last piece has left the client, this many bytes may still be in transit.
+/// Maximum number of sent bytes that the operating system holds: the largest buffer of a socket
+/// that Linux allocates by itself. When the last piece has left the client, this many bytes may
+/// still be in transit.
 const SOCKET_BUFFER: u64 = 4 << 20;
 
 /// Headers of requests for which a store moves bytes by itself.
@@ -74,7 +75,8 @@ impl Attempt {
     }
 }
 
-/// Returns true if the store works on `request` before it responds, or sends little meanwhile: it copies an object, or joins its parts.
+/// Returns true if the store works on `request` before it responds, or sends little meanwhile: it
+/// copies an object, or joins its parts.
 fn is_server_side(request: &HttpRequest) -> bool {
     let joins =
         request.method() == Method::POST && request.uri().query().is_some_and(|query| query.contains("uploadId="));

@@ -1,7 +1,7 @@
 //! Bodies of requests and responses: counted as they move, and limited.
 //!
-//! The store's client collects whole responses: pages of listings, error documents, credentials. Sizes that a server announces are not
-//! trusted; a response ends at the length that was requested.
+//! The store's client collects whole responses: pages of listings, error documents, credentials.
+//! Sizes that a server announces are not trusted; a response ends at the length that was requested.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ use icechunkfs_base::metrics::STORE;
 
 /// Size of the pieces that are sent, in bytes. Progress is visible piece by piece.
 const PIECE: usize = 64 << 10;
-/// Maximum size of a response that is no object, in bytes: pages of listings are the largest. Azure's have 5,000 entries of 1 to 2 KiB.
+/// Maximum size of a response that is no object, in bytes: pages of listings are the largest.
+/// Azure's have 5,000 entries of 1 to 2 KiB.
 const MAX_RESPONSE: u64 = 16 << 20;
 /// Maximum number of bytes that are read of an error response, which is for people.
 const MAX_ERROR_BODY: u64 = 64 << 10;
@@ -54,7 +55,8 @@ impl Expectation {
         }
     }
 
-    /// Returns the limit of a response. Fails for a range that was not requested and that would overflow in the client.
+    /// Returns the limit of a response. Fails for a range that was not requested and that would
+    /// overflow in the client.
     pub(super) fn bound(&self, status: StatusCode, headers: &HeaderMap) -> Result<BodyLimit, HttpError> {
         let text = |name| headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
         if status == StatusCode::PARTIAL_CONTENT
@@ -192,7 +194,8 @@ impl Body for LimitedBody {
         self.is_over || self.body.is_end_stream()
     }
 
-    // The body gives no size hint: the client would allocate memory for the size that the server announces.
+    // The body gives no size hint: the client would allocate memory for the size that the server
+    // announces.
 }
 
 #[cfg(test)]

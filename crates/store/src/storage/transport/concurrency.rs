@@ -1,11 +1,12 @@
 //! Concurrency limit on requests, with backoff.
 //!
-//! Two kinds of request wait in two queues: chunks, and everything else (documents, which the listing of a directory waits for). A few
-//! permits are reserved for the latter, so that a scan of thousands of chunks does not delay an `ls`. Within a kind, the order is first
-//! come, first served.
+//! Two kinds of request wait in two queues: chunks, and everything else (documents, which the
+//! listing of a directory waits for). A few permits are reserved for the latter, so that a scan of
+//! thousands of chunks does not delay an `ls`. Within a kind, the order is first come, first
+//! served.
 //!
-//! When a store throttles (429, 503), the limit is halved at once for all requests. After that it grows by one with every round of other
-//! responses, as in TCP.
+//! When a store throttles (429, 503), the limit is halved at once for all requests. After that it
+//! grows by one with every round of other responses, as in TCP.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,7 +36,8 @@ struct State {
     most: usize,
     /// Current maximum number of requests in flight.
     limit: usize,
-    /// Existing permits: more than the limit while requests from before its reduction are in flight.
+    /// Existing permits: more than the limit while requests from before its reduction are in
+    /// flight.
     places: usize,
     /// Maximum number of chunks in flight, and the number of existing permits for them.
     bulk_limit: usize,
@@ -130,7 +132,8 @@ fn places_of_bulk(most: usize) -> usize {
     most - reserved
 }
 
-/// Changes the number of permits, `places`, towards `limit`. Permits that are taken are removed when their requests end.
+/// Changes the number of permits, `places`, towards `limit`. Permits that are taken are removed
+/// when their requests end.
 fn resize(semaphore: &Semaphore, places: &mut usize, limit: usize) {
     if *places < limit {
         semaphore.add_permits(limit - *places);

@@ -1,8 +1,9 @@
 //! HTTP transport: every request of every store goes through it.
 //!
-//! The transport adds what the store's client lacks, below its retries. The number of requests in flight is limited by kind
-//! ([`concurrency`]), and each attempt has its own clock ([`attempt`]), so that a silent or slow server costs an attempt and not the
-//! operation. Bodies are counted and limited ([`body`]). Uploads can be limited in bytes per second ([`rate_limit`]).
+//! The transport adds what the store's client lacks, below its retries. The number of requests in
+//! flight is limited by kind ([`concurrency`]), and each attempt has its own clock ([`attempt`]),
+//! so that a silent or slow server costs an attempt and not the operation. Bodies are counted and
+//! limited ([`body`]). Uploads can be limited in bytes per second ([`rate_limit`]).
 
 mod attempt;
 mod body;
@@ -90,12 +91,14 @@ impl Transport {
         HttpClient::new(TransportService { client, transport: self.clone() })
     }
 
-    /// Returns the time for which an attempt may wait for a response, or its body may stay below the minimum rate.
+    /// Returns the time for which an attempt may wait for a response, or its body may stay below
+    /// the minimum rate.
     fn timeout(&self) -> Duration {
         self.deadline.budget() / TRIES_IN_BUDGET
     }
 
-    /// Waits for a permit. Meanwhile `operation` is extended as long as all transfers together keep up the minimum rate.
+    /// Waits for a permit. Meanwhile `operation` is extended as long as all transfers together keep
+    /// up the minimum rate.
     async fn acquire(&self, bulk: bool, operation: Option<&Operation>) -> Permit {
         let mut acquiring = pin!(self.concurrency.acquire(bulk));
         let mut seen = self.moved.load(Ordering::Relaxed);
@@ -181,7 +184,8 @@ impl HttpService for TransportService {
     }
 }
 
-/// Answer of a server that does not support a request. The store's client would repeat a request that is answered with 501.
+/// Answer of a server that does not support a request. The store's client would repeat a request
+/// that is answered with 501.
 #[derive(Debug)]
 pub(super) struct NotSupportedByServer {
     status: StatusCode,
@@ -204,7 +208,8 @@ async fn not_supported(status: StatusCode, response: HttpResponse) -> HttpError 
     HttpError::new(HttpErrorKind::Unknown, NotSupportedByServer { status, text })
 }
 
-/// Returns the error of the last try that the repository's configuration allows. The store's client does not repeat it.
+/// Returns the error of the last try that the repository's configuration allows. The store's client
+/// does not repeat it.
 fn tries_used(failure: &str, tries: u64) -> HttpError {
     let message = format!("{failure}, and storage.retries.max_tries of the repository's configuration is {tries}");
     HttpError::new(HttpErrorKind::Unknown, std::io::Error::other(message))
@@ -215,7 +220,8 @@ fn texts_of(error: &HttpError) -> String {
     error_chain(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// Returns a value that distinguishes a request from the others of its operation, and is that of its retries.
+/// Returns a value that distinguishes a request from the others of its operation, and is that of
+/// its retries.
 fn request_id(request: &HttpRequest) -> u64 {
     let mut hasher = DefaultHasher::new();
     (request.method(), request.uri()).hash(&mut hasher);

@@ -1,9 +1,10 @@
 //! Upload rate limit.
 //!
-//! The network is free again when the bytes given to it would have left at the user's rate. Chunks wait for that in order
-//! ([`UploadRateLimit::admit`]), before their operation and its deadlines begin, so that the wait does not count as silence of the server. All
-//! other uploads, above all those that belong to a commit, are sent at once, and chunks wait longer for them. Retries are sent at once,
-//! too.
+//! The network is free again when the bytes given to it would have left at the user's rate. Chunks
+//! wait for that in order ([`UploadRateLimit::admit`]), before their operation and its deadlines
+//! begin, so that the wait does not count as silence of the server. All other uploads, above all
+//! those that belong to a commit, are sent at once, and chunks wait longer for them. Retries are
+//! sent at once, too.
 
 use std::time::Duration;
 

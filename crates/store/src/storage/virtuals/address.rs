@@ -1,9 +1,11 @@
 //! Parsing of the locations of virtual chunks, and of prefixes, into a normal form.
 //!
-//! A location is untrusted text, and its comparison with a prefix decides whether it may be read. Both therefore go through the same
-//! parser, which knows one spelling of each place: scheme and host in lower case, the default port omitted, the path decoded once and
-//! split into its components. Reads use these components, never the text. A path with an empty component, `.` or `..` is refused: stores
-//! take such names literally, file systems and web servers do not, and the check and the read would have to agree.
+//! A location is untrusted text, and its comparison with a prefix decides whether it may be read.
+//! Both therefore go through the same parser, which knows one spelling of each place: scheme and
+//! host in lower case, the default port omitted, the path decoded once and split into its
+//! components. Reads use these components, never the text. A path with an empty component, `.` or
+//! `..` is refused: stores take such names literally, file systems and web servers do not, and the
+//! check and the read would have to agree.
 //!
 //! The part after `?` or `#` does not belong to a location, as in the reference implementation.
 
@@ -16,7 +18,8 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::printable;
 use icechunkfs_base::store_names::Provider;
 
-/// Maximum length of a location, in bytes: the longest key of a store, with each byte spelled by three.
+/// Maximum length of a location, in bytes: the longest key of a store, with each byte spelled by
+/// three.
 const MAX_LOCATION: usize = 4096;
 /// Maximum number of characters of a location that a message repeats.
 const SHOWN: usize = 300;
@@ -98,7 +101,8 @@ impl Scheme {
     }
 }
 
-/// Quotes `text` for a message: shortened, and without characters that a terminal or a log would interpret.
+/// Quotes `text` for a message: shortened, and without characters that a terminal or a log would
+/// interpret.
 pub(super) fn quoted(text: &str) -> String {
     let end = text.char_indices().nth(SHOWN).map(|(at, _)| at);
     let shown = printable::line(end.and_then(|end| text.get(..end)).unwrap_or(text));
@@ -108,8 +112,8 @@ pub(super) fn quoted(text: &str) -> String {
 impl Address {
     /// Parses the `location` of a reference, which names an object.
     ///
-    /// Errors: [`ErrorKind::Corrupt`] if it is no location, [`ErrorKind::Unsupported`] if it is of a kind that cannot be read,
-    /// [`ErrorKind::VirtualNotAllowed`] if no permission can cover it.
+    /// Errors: [`ErrorKind::Corrupt`] if it is no location, [`ErrorKind::Unsupported`] if it is of
+    /// a kind that cannot be read, [`ErrorKind::VirtualNotAllowed`] if no permission can cover it.
     pub fn object(location: &str) -> Result<Self> {
         let address =
             Address::parse(location, false).map_err(|e| e.context(format!("location {}", quoted(location))))?;
@@ -197,7 +201,8 @@ impl Address {
         Address { components: kept.to_vec(), ..self.clone() }
     }
 
-    /// Returns the key of an object in its bucket, or its path on its server or machine, not percent-encoded.
+    /// Returns the key of an object in its bucket, or its path on its server or machine, not
+    /// percent-encoded.
     pub(super) fn key(&self) -> String {
         self.components.join("/")
     }
@@ -458,7 +463,8 @@ mod tests {
             let spelled: String = path.bytes().zip(&encoded).map(|(byte, encode)| {
                 if *encode { format!("%{byte:02x}") } else { char::from(byte).to_string() }
             }).collect();
-            let (plain, spelled) = (Address::object(&format!("s3://b/{path}")), Address::object(&format!("s3://b/{spelled}")));
+            let plain = Address::object(&format!("s3://b/{path}"));
+            let spelled = Address::object(&format!("s3://b/{spelled}"));
             prop_assert_eq!(plain.ok(), spelled.ok());
         }
     }

@@ -13,7 +13,8 @@ pub(super) struct ObjectState {
 }
 
 impl ObjectState {
-    /// Fails with [`icechunkfs_base::error::ErrorKind::Corrupt`] if `checksum` is for another state, or if the state is unknown.
+    /// Fails with [`icechunkfs_base::error::ErrorKind::Corrupt`] if `checksum` is for another
+    /// state, or if the state is unknown.
     pub(super) fn check(&self, checksum: &Checksum) -> Result<()> {
         let unknown = |what: &str| {
             Error::corrupt(format!(
@@ -25,7 +26,8 @@ impl ObjectState {
             Checksum::Etag(expected) => {
                 let now = self.e_tag.as_deref().ok_or_else(|| unknown("an entity tag"))?;
                 if strip_tag(now) != strip_tag(expected) {
-                    let (now, expected) = (printable::line(strip_tag(now)), printable::line(strip_tag(expected)));
+                    let now = printable::line(strip_tag(now));
+                    let expected = printable::line(strip_tag(expected));
                     return Err(changed(&format!("its entity tag was {expected} and is {now}")));
                 }
             }

@@ -1,10 +1,12 @@
 //! Virtual chunks in local files.
 //!
-//! An allowed prefix is a directory, and a file in it is opened below the directory's descriptor with `openat2`: no `..`, no symbolic
-//! link and no other mount on the way. A path with a link or a mount can still be read if its real location is below an allowed
-//! directory: the real location is determined without opening the file for reading, and opened below that directory under the same rules.
-//! Whatever is renamed or linked meanwhile, every byte comes from an allowed directory. The directory itself is named by the user, may be
-//! reached by links, and is looked up for each read: it may be mounted later, or replaced.
+//! An allowed prefix is a directory, and a file in it is opened below the directory's descriptor
+//! with `openat2`: no `..`, no symbolic link and no other mount on the way. A path with a link or a
+//! mount can still be read if its real location is below an allowed directory: the real location is
+//! determined without opening the file for reading, and opened below that directory under the same
+//! rules. Whatever is renamed or linked meanwhile, every byte comes from an allowed directory. The
+//! directory itself is named by the user, may be reached by links, and is looked up for each read:
+//! it may be mounted later, or replaced.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -36,7 +38,8 @@ fn open_below(root: &OwnedFd, rest: &Path) -> Result<File, Errno> {
     // The opening of a FIFO must not wait for a writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     if rest.as_os_str().is_empty() {
-        // The prefix names a file. It is opened through the descriptor, so that it is the file that was found.
+        // The prefix names a file. It is opened through the descriptor, so that it is the file that
+        // was found.
         return rustix::fs::open(proc_path(root), flags, Mode::empty()).map(File::from);
     }
     let resolve =
@@ -82,7 +85,8 @@ fn open(root: &Path, rest: &Path, others: &[Arc<Path>]) -> Result<File> {
     let directory = real.parent().unwrap_or(&real);
     let directory = printable::text(directory.as_os_str().as_bytes());
     let prefix = Address::directory(&directory).map_or_else(|_| directory.to_string(), |address| address.as_prefix());
-    let (shown, real) = (printable::text(shown.as_os_str().as_bytes()), printable::text(real.as_os_str().as_bytes()));
+    let shown = printable::text(shown.as_os_str().as_bytes());
+    let real = printable::text(real.as_os_str().as_bytes());
     Err(Error::new(
         ErrorKind::VirtualNotAllowed,
         format!(
@@ -94,7 +98,8 @@ fn open(root: &Path, rest: &Path, others: &[Arc<Path>]) -> Result<File> {
     ))
 }
 
-/// Reads `length` bytes at `offset` of the file at `rest` below `root`, if it still matches `checksum`. Waits for the disk.
+/// Reads `length` bytes at `offset` of the file at `rest` below `root`, if it still matches
+/// `checksum`. Waits for the disk.
 pub(super) fn read(
     root: &Path,
     rest: &[String],

@@ -1,10 +1,12 @@
 //! Virtual chunks: their locations, the permission to read them, and their bytes.
 //!
-//! A reference may name any URL, so that an untrusted repository could have this machine read any file, and send requests to any server
-//! of its network. Nothing is therefore read that the user did not allow ([`permissions`]) by a prefix on the command line ([`address`]);
-//! the repository's own configuration describes at most how a store is reached, and gets no credentials of this machine for it.
-//! [`files`] stays within directories, [`web`] follows no redirect out of the allowed prefixes, and [`remote`] reads from buckets. Each
-//! read proves by [`checksum`] that the object is the one that the reference was made to, if the reference has a checksum.
+//! A reference may name any URL, so that an untrusted repository could have this machine read any
+//! file, and send requests to any server of its network. Nothing is therefore read that the user
+//! did not allow ([`permissions`]) by a prefix on the command line ([`address`]); the repository's
+//! own configuration describes at most how a store is reached, and gets no credentials of this
+//! machine for it. [`files`] stays within directories, [`web`] follows no redirect out of the
+//! allowed prefixes, and [`remote`] reads from buckets. Each read proves by [`checksum`] that the
+//! object is the one that the reference was made to, if the reference has a checksum.
 
 pub mod address;
 mod checksum;
@@ -42,7 +44,8 @@ use icechunkfs_base::shell;
 use icechunkfs_format::format::chunk_payload::Checksum;
 use icechunkfs_format::format::config::Container;
 
-/// Maximum number of connected buckets and servers. Beyond it the least recently used one is disconnected.
+/// Maximum number of connected buckets and servers. Beyond it the least recently used one is
+/// disconnected.
 const MAX_CONNECTED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 /// Maximum number of redirects of one read.
 const MAX_REDIRECTS: usize = 5;
@@ -93,7 +96,8 @@ impl VirtualObject {
         matches!(self.target, Target::File(..))
     }
 
-    /// Returns a key that identifies the object and its state in a persistent cache. `None` if the object may change undetected.
+    /// Returns a key that identifies the object and its state in a persistent cache. `None` if the
+    /// object may change undetected.
     pub fn fingerprint(&self) -> Option<String> {
         let checksum = match self.checksum.as_ref().filter(|_| !self.is_local())? {
             Checksum::Etag(tag) => format!("tag {tag}"),
@@ -121,8 +125,9 @@ impl Hash for VirtualObject {
 }
 
 impl VirtualChunks {
-    /// Creates the virtual chunks that `permissions` cover, in stores as `containers` of the repository's configuration describe them.
-    /// Only those of the repository's own `settings` apply that are not specific to a store.
+    /// Creates the virtual chunks that `permissions` cover, in stores as `containers` of the
+    /// repository's configuration describe them. Only those of the repository's own `settings`
+    /// apply that are not specific to a store.
     pub fn new(permissions: Permissions, containers: Vec<Container>, settings: &Settings) -> Self {
         let containers = containers.into_iter().map(|container| match Address::prefix(&container.url_prefix) {
             Ok(prefix) => (Some(prefix), container),
@@ -150,7 +155,8 @@ impl VirtualChunks {
 
     /// Finds the object that a reference names by `location`, if it may be read. Sends no request.
     ///
-    /// Errors: [`ErrorKind::VirtualNotAllowed`] if it may not be read; the message names the option that would allow it.
+    /// Errors: [`ErrorKind::VirtualNotAllowed`] if it may not be read; the message names the option
+    /// that would allow it.
     pub fn find(&self, location: &str, checksum: Option<Checksum>) -> Result<VirtualObject> {
         let asked = Address::object(location)?;
         let (address, found) = match self.permissions.find(&asked) {
@@ -224,7 +230,8 @@ impl VirtualChunks {
         )
     }
 
-    /// Reads exactly `length` bytes at `offset` of `object`, from the state that the reference was made to.
+    /// Reads exactly `length` bytes at `offset` of `object`, from the state that the reference was
+    /// made to.
     pub fn read<'a>(&'a self, object: &'a VirtualObject, offset: u64, length: u64) -> BoxFuture<'a, Result<Bytes>> {
         // The box hides the type of the future from callers.
         Box::pin(self.read_object(object, offset, length))
@@ -239,7 +246,8 @@ impl VirtualChunks {
             }
         };
         read.map_err(|error| match error.kind() {
-            // The file exists for the reading program, so that the error must not be a missing file.
+            // The file exists for the reading program, so that the error must not be a missing
+            // file.
             ErrorKind::NotFound | ErrorKind::NotARepository | ErrorKind::NotADirectory => {
                 let message = "the object that contains the chunk is gone, or was never where the reference points";
                 Error::with_source(ErrorKind::Corrupt, message, error)
@@ -256,7 +264,8 @@ impl VirtualChunks {
         offset: u64,
         length: u64,
     ) -> Result<Bytes> {
-        let (roots, checksum) = (self.roots.clone(), object.checksum.clone());
+        let roots = self.roots.clone();
+        let checksum = object.checksum.clone();
         let read = move || files::read(&root, &rest, &roots, offset, length, checksum.as_ref());
         run_blocking(&object.location, DEADLINE, read).await
     }
@@ -283,7 +292,8 @@ impl VirtualChunks {
 
     /// Reads from a web server, and follows redirects to allowed locations.
     async fn read_web(&self, wanted: &RangeRequest<'_>) -> Result<Bytes> {
-        let (mut address, mut query) = (wanted.address.clone(), None::<String>);
+        let mut address = wanted.address.clone();
+        let mut query = None::<String>;
         for _ in 0..=MAX_REDIRECTS {
             let connection = self.connection(&address, None).await?;
             let Some(Connection::Web(server)) = connection.get() else { return Err(no_store(&address)) };

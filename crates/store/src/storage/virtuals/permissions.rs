@@ -1,4 +1,5 @@
-//! Options of the user for virtual chunks: which may be read, from where instead, and how their stores are reached.
+//! Options of the user for virtual chunks: which may be read, from where instead, and how their
+//! stores are reached.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -51,8 +52,9 @@ pub(super) struct ReadTarget {
 }
 
 impl Permissions {
-    /// Parses the options of the command line: prefixes, `FROM=TO`, and `PREFIX,KEY=VALUE`. `environment` is more `option`s, over which
-    /// the command line takes precedence, and which may contain secrets.
+    /// Parses the options of the command line: prefixes, `FROM=TO`, and `PREFIX,KEY=VALUE`.
+    /// `environment` is more `option`s, over which the command line takes precedence, and which may
+    /// contain secrets.
     pub fn parse(allow: &[String], map: &[String], option: &[String], environment: &[String]) -> Result<Self> {
         let allowed = allow.iter().map(|word| parse_allowed(word).context(|| "--allow-virtual"));
         let maps = map.iter().map(|word| parse_map(word).context(|| "--virtual-map"));
@@ -63,7 +65,8 @@ impl Permissions {
         Ok(Permissions { allowed: allowed.collect::<Result<_>>()?, maps: maps.collect::<Result<_>>()?, options })
     }
 
-    /// Returns the place from which `address` is read, if it may be read. The longest prefix decides.
+    /// Returns the place from which `address` is read, if it may be read. The longest prefix
+    /// decides.
     pub(super) fn find(&self, address: &Address) -> Option<ReadTarget> {
         let rest = |prefix: &Address| prefix.rest_of(address).map(<[String]>::to_vec);
         let maps = self.maps.iter().filter_map(|(from, to)| Some((to, rest(from)?, true)));
@@ -85,7 +88,8 @@ impl Permissions {
         self.places().any(|place| place.root.is_none() && place.prefix.rest_of(address).is_some())
     }
 
-    /// Returns the directories into which a link in another directory may lead. Targets of maps are not among them.
+    /// Returns the directories into which a link in another directory may lead. Targets of maps are
+    /// not among them.
     pub(super) fn roots(&self) -> Vec<Arc<Path>> {
         self.allowed.iter().filter_map(|allowed| allowed.root.clone()).collect()
     }
@@ -95,7 +99,8 @@ impl Permissions {
         self.options_for(address).fold(Settings::default(), |said, option| said.or(option.settings.clone()))
     }
 
-    /// Returns the prefixes of the options for `address`: two places with the same ones are reached the same way.
+    /// Returns the prefixes of the options for `address`: two places with the same ones are reached
+    /// the same way.
     pub(super) fn options_of(&self, address: &Address) -> Vec<String> {
         self.options_for(address).map(|option| option.prefix.to_string()).collect()
     }

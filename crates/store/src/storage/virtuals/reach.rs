@@ -1,7 +1,9 @@
-//! Settings for reaching a store of virtual chunks, and the decision whether it gets the credentials of this machine.
+//! Settings for reaching a store of virtual chunks, and the decision whether it gets the
+//! credentials of this machine.
 //!
-//! The user's settings take precedence. Settings that only the repository has are believed if they are names by the provider's rule; but
-//! a store at an address or in an account that only the repository names gets no credentials of this machine.
+//! The user's settings take precedence. Settings that only the repository has are believed if they
+//! are names by the provider's rule; but a store at an address or in an account that only the
+//! repository names gets no credentials of this machine.
 
 use super::VirtualChunks;
 use super::address::{Address, Scheme, quoted};
@@ -20,12 +22,14 @@ pub(super) struct StoreSettings {
     pub(super) settings: Settings,
     /// Advice for the user if the store refuses.
     pub(super) advice: Option<String>,
-    /// True if the user named the store, or if it is well known: then it may get the credentials of this machine.
+    /// True if the user named the store, or if it is well known: then it may get the credentials of
+    /// this machine.
     pub(super) trusted: bool,
 }
 
 impl StoreSettings {
-    /// Marks the store as one that only the repository names, because of `why`: it gets no credentials unless the user gave some for it.
+    /// Marks the store as one that only the repository names, because of `why`: it gets no
+    /// credentials unless the user gave some for it.
     fn distrust(&mut self, why: impl FnOnce() -> String) {
         self.trusted = false;
         if !has_credentials(&self.settings) && !self.settings.anonymous {
@@ -38,8 +42,9 @@ impl StoreSettings {
 impl VirtualChunks {
     /// Returns how `address` is reached: by the user's settings, else by those of the container.
     ///
-    /// Errors: [`ErrorKind::VirtualNotAllowed`] for an endpoint without encryption that neither the user nor the container allows,
-    /// [`ErrorKind::InvalidInput`] for a name in the configuration that no store can have.
+    /// Errors: [`ErrorKind::VirtualNotAllowed`] for an endpoint without encryption that neither the
+    /// user nor the container allows, [`ErrorKind::InvalidInput`] for a name in the configuration
+    /// that no store can have.
     pub(super) fn settings(&self, address: &Address, container: Option<usize>) -> Result<StoreSettings> {
         let settings = self.permissions.settings(address).or(self.common.clone());
         let mut reached = StoreSettings { settings, advice: None, trusted: true };

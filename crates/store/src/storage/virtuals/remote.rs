@@ -40,15 +40,16 @@ impl Remote {
         length: u64,
         checksum: Option<&Checksum>,
     ) -> Result<Bytes> {
-        let (key, shown) = (address.key(), address.to_string());
+        let key = address.key();
+        let shown = address.to_string();
         let path = Path::parse(&key);
         let path = path.map_err(|e| Error::with_source(ErrorKind::Unsupported, format!("{shown}: this key"), e))?;
         let end = offset.checked_add(length).ok_or_else(|| too_short(&shown, offset, length, 0))?;
         let reading = async {
             let options = GetOptions { range: Some(GetRange::Bounded(offset..end)), ..GetOptions::default() };
             let found = self.store.get_opts(&path, options).await.map_err(|error| explain(&shown, error))?;
-            // The state is known before the bytes arrive: the bytes of another state are not waited for. The store does not check the
-            // condition, since not all stores can.
+            // The state is known before the bytes arrive: the bytes of another state are not waited
+            // for. The store does not check the condition, since not all stores can.
             if let Some(checksum) = checksum {
                 state_of(&found).check(checksum)?;
             }

@@ -1,8 +1,9 @@
 //! Virtual chunks on web servers.
 //!
-//! This code has its own client, since a web server may response anything. It requests a range and checks which part it receives; from a
-//! server without ranges it reads and discards the bytes before the range, up to a limit. It follows no redirect by itself: the caller
-//! decides, since it knows the permissions.
+//! This code has its own client, since a web server may response anything. It requests a range and
+//! checks which part it receives; from a server without ranges it reads and discards the bytes
+//! before the range, up to a limit. It follows no redirect by itself: the caller decides, since it
+//! knows the permissions.
 
 use bytes::Bytes;
 use http::header::{
@@ -22,7 +23,8 @@ use super::checksum::ObjectState;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_format::format::chunk_payload::Checksum;
 
-/// Maximum number of bytes before a range that are read from a server that sends only whole objects. They are sent again for each chunk.
+/// Maximum number of bytes before a range that are read from a server that sends only whole
+/// objects. They are sent again for each chunk.
 const MAX_SKIPPED: u64 = 64 << 20;
 /// Suffix of every path: each response of a web server is one of the object.
 const ANY_PATH: &str = "";
@@ -150,7 +152,8 @@ fn check_range(response: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) 
     if first == Some(wanted.offset) {
         return Ok(());
     }
-    let (offset, given) = (wanted.offset, quoted(content_range));
+    let offset = wanted.offset;
+    let given = quoted(content_range);
     Err(Error::corrupt(format!("{shown}: bytes from {offset} on were asked for, and the server gives {given}")))
 }
 

@@ -1,8 +1,10 @@
 //! Inner chunks of shards as chunks: lookups through the indexes of the shards.
 //!
-//! A directory of chunks exists if a shard does that has chunks below it, so that no index is read for a directory; it may be empty. A chunk
-//! exists if the index of its shard has it. If an index cannot be read for good, because it is damaged or virtual chunks may not be read,
-//! all chunks of its shard are there, and reading them gives the reason: chunks that are left out would read as the fill value.
+//! A directory of chunks exists if a shard does that has chunks below it, so that no index is read
+//! for a directory; it may be empty. A chunk exists if the index of its shard has it. If an index
+//! cannot be read for good, because it is damaged or virtual chunks may not be read, all chunks of
+//! its shard are there, and reading them gives the reason: chunks that are left out would read as
+//! the fill value.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,7 +51,8 @@ struct InnerLevel {
 type Numbers = SmallVec<[u64; 2]>;
 
 impl InnerChunks {
-    /// Creates the inner chunks of the shards `levels` in `stored_grid`; none if they do not have the same dimensions.
+    /// Creates the inner chunks of the shards `levels` in `stored_grid`; none if they do not have
+    /// the same dimensions.
     pub(super) fn new(stored_grid: &[u32], levels: Vec<Level>) -> Option<Self> {
         let mut below = vec![1_u64; stored_grid.len()];
         let mut made = Vec::with_capacity(levels.len());
@@ -158,7 +161,8 @@ impl Chunks<'_> {
         Ok(is_prefix_in_grid(prefix, &self.array.grid) && self.any_stored_below(&inner.shards(prefix)).await?)
     }
 
-    /// Returns up to `limit` names in the directory `prefix`, from coordinate `from` on, with the sizes of chunks.
+    /// Returns up to `limit` names in the directory `prefix`, from coordinate `from` on, with the
+    /// sizes of chunks.
     pub(super) async fn inner_names(
         &self,
         inner: &InnerChunks,
@@ -208,7 +212,8 @@ impl Chunks<'_> {
         Ok(names)
     }
 
-    /// Loads the outermost indexes of `shards`, several at a time. Those who need them get any error.
+    /// Loads the outermost indexes of `shards`, several at a time. Those who need them get any
+    /// error.
     async fn load_indexes(&self, inner: &InnerChunks, shards: &[(u32, Option<StoredChunk>)]) {
         let (Some(level), true) = (inner.levels.first(), shards.len() > 1) else { return };
         let mut loads: Vec<BoxFuture<'_, ()>> = Vec::with_capacity(shards.len());
@@ -224,8 +229,8 @@ impl Chunks<'_> {
         stream::iter(loads).buffer_unordered(CONCURRENT_INDEXES).collect::<()>().await;
     }
 
-    /// Returns true if every chunk of an array of inner chunks exists. Reads the indexes of all shards; an array with too many chunks
-    /// counts as one that lacks some.
+    /// Returns true if every chunk of an array of inner chunks exists. Reads the indexes of all
+    /// shards; an array with too many chunks counts as one that lacks some.
     pub(in crate::tree) async fn has_all_inner(&self, inner: &InnerChunks) -> Result<bool> {
         let count = |grid: &[u32]| grid.iter().try_fold(1_u64, |count, length| count.checked_mul(u64::from(*length)));
         let (Some(wanted), Some(shards)) = (count(&self.array.grid), count(&inner.stored_grid)) else {

@@ -1,9 +1,12 @@
-//! Trees whose chunk files are not the stored chunks: inner chunks of shards as chunks, or chunks as inner chunks of shards.
+//! Trees whose chunk files are not the stored chunks: inner chunks of shards as chunks, or chunks
+//! as inner chunks of shards.
 //!
-//! Such a tree is made from the stored one, with other documents and grids ([`icechunkfs_format::zarr::reshard`]); names, inode numbers and listings
-//! follow from those as in any tree. Only lookups differ, and only those of arrays with a [`ChunkForm`]: [`Chunks`] finds inner chunks
-//! through the indexes of their shards ([`inner`]), and computes the indexes of shards that do not exist ([`packed`]), which
-//! [`packed_read`] reads. Both have the same walk through a directory's names ([`walk`]).
+//! Such a tree is made from the stored one, with other documents and grids
+//! ([`icechunkfs_format::zarr::reshard`]); names, inode numbers and listings follow from those as
+//! in any tree. Only lookups differ, and only those of arrays with a [`ChunkForm`]: [`Chunks`]
+//! finds inner chunks through the indexes of their shards ([`inner`]), and computes the indexes of
+//! shards that do not exist ([`packed`]), which [`packed_read`] reads. Both have the same walk
+//! through a directory's names ([`walk`]).
 //!
 //! A tree like this is read-only: a working tree is laid over stored chunks.
 //!
@@ -100,7 +103,8 @@ impl Resharded {
         self.documents.get(&node).map(|document| &**document)
     }
 
-    /// Returns the nodes that are shown as stored or with something left out, and the number of those that are not kept.
+    /// Returns the nodes that are shown as stored or with something left out, and the number of
+    /// those that are not kept.
     pub fn findings(&self) -> (&[ReshardFinding], u64) {
         (&self.findings, self.more)
     }
@@ -120,7 +124,8 @@ impl Tree {
         let tree = Arc::clone(self);
         blocking(move || {
             let mut resharder = Resharder::new(&wanted)?;
-            let (numbering, root) = (&mut Numbering::default(), tree.table().root());
+            let numbering = &mut Numbering::default();
+            let root = tree.table().root();
             let table = NodeTable::build_resharded(tree.snapshot(), numbering, root, &mut resharder)?;
             let resharded = resharder.finish(&table)?;
             let made = Tree::new(Arc::clone(tree.snapshot()), table, Arc::clone(tree.reader()));
@@ -143,8 +148,10 @@ pub(super) struct Resharder<'a> {
 
 impl<'a> Resharder<'a> {
     fn new(wanted: &'a Resharding) -> Result<Self> {
-        let (documents, findings) = (HashMap::new(), Vec::new());
-        let (owner, memory) = (Owner::unique(), memory::reserve_blocking(STEP, WHAT)?);
+        let documents = HashMap::new();
+        let findings = Vec::new();
+        let owner = Owner::unique();
+        let memory = memory::reserve_blocking(STEP, WHAT)?;
         Ok(Resharder { wanted, owner, documents, findings, more: 0, bytes: 0, memory })
     }
 

@@ -1,10 +1,12 @@
 //! Shards of stored chunks: which there are, and what is where in them.
 //!
-//! A shard has its chunks in C order, each as it is stored, without gaps, and then the index: offset and length of every chunk as
-//! little-endian numbers of 64 bits, all ones for a missing one, and a CRC-32C. All of it follows from the lengths that manifests
-//! have: no chunk is read before a program reads its bytes. A shard exists if one of its chunks does.
+//! A shard has its chunks in C order, each as it is stored, without gaps, and then the index:
+//! offset and length of every chunk as little-endian numbers of 64 bits, all ones for a missing
+//! one, and a CRC-32C. All of it follows from the lengths that manifests have: no chunk is read
+//! before a program reads its bytes. A shard exists if one of its chunks does.
 //!
-//! An index is made when its shard is first looked at, and kept in the reader's cache as long as there is room.
+//! An index is made when its shard is first looked at, and kept in the reader's cache as long as
+//! there is room.
 
 use std::ops::Range;
 
@@ -41,7 +43,8 @@ pub(in crate::tree) struct PackedChunks {
 pub(in crate::tree) struct PackedIndex(Bytes);
 
 impl PackedChunks {
-    /// Returns the number of chunks in a shard, missing ones included. It is bounded by [`icechunkfs_format::zarr::shard::MAX_INNER`].
+    /// Returns the number of chunks in a shard, missing ones included. It is bounded by
+    /// [`icechunkfs_format::zarr::shard::MAX_INNER`].
     pub(super) fn count(&self) -> u64 {
         self.per_shard.iter().product()
     }
@@ -71,7 +74,8 @@ impl PackedChunks {
             .fold(0, |number, (coord, count)| number * count + u64::from(coord).checked_rem(*count).unwrap_or(0))
     }
 
-    /// Returns the stored coordinates of chunk `number` of the shard at `coords`; none if it is outside the grid.
+    /// Returns the stored coordinates of chunk `number` of the shard at `coords`; none if it is
+    /// outside the grid.
     pub(super) fn stored_coords(&self, coords: &[u32], number: u64) -> Option<Coords> {
         let within = icechunkfs_format::zarr::shard::coords_in(&self.per_shard, number);
         let places = std::iter::zip(coords, within).zip(&self.per_shard);
@@ -97,13 +101,16 @@ impl PackedIndex {
     pub(super) fn range(&self, number: u64) -> Option<Range<u64>> {
         let at = usize::try_from(number).ok()?.checked_mul(ENTRY)?;
         let (offset, length) = self.0.get(at..)?.first_chunk::<ENTRY>()?.split_first_chunk::<8>()?;
-        let (offset, length) = (u64::from_le_bytes(*offset), u64::from_le_bytes(*length.first_chunk::<8>()?));
+        let offset = u64::from_le_bytes(*offset);
+        let length = u64::from_le_bytes(*length.first_chunk::<8>()?);
         (offset != u64::MAX).then(|| offset..offset.saturating_add(length))
     }
 
-    /// Returns the first chunk, of `count`, that ends behind `offset`, or the number behind the last one.
+    /// Returns the first chunk, of `count`, that ends behind `offset`, or the number behind the
+    /// last one.
     pub(super) fn first_behind(&self, offset: u64, count: u64) -> u64 {
-        let (mut low, mut high) = (0, count);
+        let mut low = 0;
+        let mut high = count;
         while low < high {
             let middle = low + (high - low) / 2;
             // Missing chunks have no place: the next one decides.
@@ -128,7 +135,8 @@ impl Chunks<'_> {
             return Ok(None);
         }
         let Some(index) = self.packed_index(packed, coords).await? else { return Ok(None) };
-        let (own, data) = (index.bytes().len() as u64, index.data_length());
+        let own = index.bytes().len() as u64;
+        let data = index.data_length();
         Ok(Some(match data.checked_add(own).filter(|length| i64::try_from(*length).is_ok()) {
             Some(length) => FoundChunk { length, content: Content::Packed(index) },
             None => {
@@ -157,9 +165,11 @@ impl Chunks<'_> {
         let place = packed.stored_box(coords);
         let Some((last, rows)) = place.split_last() else { return Ok(Bytes::new()) };
         let length = usize::try_from(packed.count()).unwrap_or(usize::MAX).saturating_mul(ENTRY);
-        let (mut index, mut held) = (Vec::new(), Reservation::default());
+        let mut index = Vec::new();
+        let mut held = Reservation::default();
         let mut end = 0_u64;
-        let (mut row, mut done) = (first_of(rows), 0_usize);
+        let mut row = first_of(rows);
+        let mut done = 0_usize;
         while let Some(at) = row {
             for (coord, chunk) in self.stored_row(&at, last.clone(), usize::MAX).await? {
                 if index.is_empty() {
@@ -200,7 +210,8 @@ impl Chunks<'_> {
         }
     }
 
-    /// Returns up to `limit` names in the directory `prefix`, from coordinate `from` on, with the sizes of shards if they are wanted.
+    /// Returns up to `limit` names in the directory `prefix`, from coordinate `from` on, with the
+    /// sizes of shards if they are wanted.
     pub(super) async fn packed_names(
         &self,
         packed: &PackedChunks,
@@ -230,7 +241,8 @@ impl Chunks<'_> {
         let Some(&count) = packed.per_shard.get(prefix.len()) else { return Ok(None) };
         let Ok(first) = u32::try_from(u64::from(from).saturating_mul(count)) else { return Ok(None) };
         let mut least: Option<u32> = None;
-        let (mut row, mut done) = (first_of(&rows), 0_usize);
+        let mut row = first_of(&rows);
+        let mut done = 0_usize;
         while let Some(at) = row {
             let found = self.stored_names(&at, first, 1).await?.first().copied();
             // The stored grid has at least one chunk for each name.

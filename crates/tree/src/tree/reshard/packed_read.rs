@@ -71,7 +71,8 @@ impl Tree {
         }
     }
 
-    /// Records a read of `range` of shard `inode`, and prefetches the next chunks if the reader goes through the shard.
+    /// Records a read of `range` of shard `inode`, and prefetches the next chunks if the reader
+    /// goes through the shard.
     fn prefetch_packed(self: &Arc<Self>, inode: u64, node: NodeIndex, index: &PackedIndex, range: &Range<u64>) {
         let Some(resharded) = self.resharded() else { return };
         let most = self.reader.prefetch_limit();
@@ -80,7 +81,8 @@ impl Tree {
         if wanted.is_empty() {
             return;
         }
-        let (tree, index) = (Arc::clone(self), index.clone());
+        let tree = Arc::clone(self);
+        let index = index.clone();
         drop(tokio::spawn(async move {
             let Ok(shard) = tree.packed_shard(inode, node, &index) else { return };
             // The reader of the chunks gets any error.

@@ -1,7 +1,8 @@
 //! Readers of made shards that go from their beginnings to their ends.
 //!
-//! A program that copies a shard reads it in requests of at most a megabyte, each of which touches many chunks. The more a reader has
-//! read in sequence, the more of what follows is prefetched: a shard of small chunks then costs a few requests of the store.
+//! A program that copies a shard reads it in requests of at most a megabyte, each of which touches
+//! many chunks. The more a reader has read in sequence, the more of what follows is prefetched: a
+//! shard of small chunks then costs a few requests of the store.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -15,7 +16,8 @@ const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 const MAX_AHEAD: u64 = 8 << 20;
 /// Least bytes of a prefetch that is worth looking up chunks for.
 const MIN_AHEAD: u64 = 512 << 10;
-/// Longest distance between the end of a stream and its next request: the kernel sends several at once, in any order.
+/// Longest distance between the end of a stream and its next request: the kernel sends several at
+/// once, in any order.
 const MAX_GAP: u64 = 4 << 20;
 
 /// Readers of shards, by inode.
@@ -38,7 +40,8 @@ impl Default for PackedStreams {
 }
 
 impl PackedStreams {
-    /// Records a read of `range` of shard `inode`. Returns the range to prefetch, of at most `most` bytes.
+    /// Records a read of `range` of shard `inode`. Returns the range to prefetch, of at most `most`
+    /// bytes.
     pub(super) fn record(&self, inode: u64, range: &Range<u64>, most: u64) -> Option<Range<u64>> {
         let mut streams = self.0.lock();
         let stream = streams.get_mut(&inode);

@@ -1,4 +1,5 @@
-//! Trees with other units of chunks, over manifests that the reference implementation would not write.
+//! Trees with other units of chunks, over manifests that the reference implementation would not
+//! write.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
@@ -21,7 +22,8 @@ fn packed(shape: &[u64]) -> Resharding {
     Resharding::Pack(shape.into())
 }
 
-/// Returns the array's chunks: all but a few, of different lengths, with the later ones in a second manifest too, where they are stale.
+/// Returns the array's chunks: all but a few, of different lengths, with the later ones in a second
+/// manifest too, where they are stale.
 fn chunks() -> (Stored, [(u8, TestRefs); 2]) {
     let all: Stored = (0..24_u8)
         .filter(|n| ![3, 9, 10, 11, 20].contains(n))
@@ -51,10 +53,12 @@ async fn every_range_of_a_made_shard_is_read() {
         let shown = files(&tree).await;
         let mut shards = 0;
         for (row, column) in (0..4).flat_map(|row| (0..6).map(move |column| (row, column))) {
-            let (row, column) = (row * shape[0], column * shape[1]);
+            let row = row * shape[0];
+            let column = column * shape[1];
             let slots =
                 (row..row + shape[0]).flat_map(|y| (column..column + shape[1]).map(move |x| vec![y as u32, x as u32]));
-            let (mut whole, mut index) = (Vec::new(), Vec::new());
+            let mut whole = Vec::new();
+            let mut index = Vec::new();
             for slot in slots {
                 let chunk = all.get(&slot);
                 let entry = chunk.map_or((u64::MAX, u64::MAX), |chunk| (whole.len() as u64, chunk.len() as u64));

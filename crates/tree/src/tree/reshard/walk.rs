@@ -1,7 +1,8 @@
 //! Names in a directory of chunks that are not stored ones, page by page and in grid order.
 //!
-//! A name is the next coordinate after those of its directory. With one file name for all coordinates, a page goes through directories that
-//! do not show: depth first, one coordinate after another.
+//! A name is the next coordinate after those of its directory. With one file name for all
+//! coordinates, a page goes through directories that do not show: depth first, one coordinate after
+//! another.
 
 use super::super::chunks::Chunks;
 use super::ChunkForm;

@@ -1,7 +1,9 @@
-//! Prediction of the units of a variable that a program will read next, and a count of what it has read of each.
+//! Prediction of the units of a variable that a program will read next, and a count of what it has
+//! read of each.
 //!
-//! Units are counted in the order of the file here (*positions*), as a program that reads all of a variable goes through the file from
-//! its beginning to its end. A program that reads a slab goes through some of its chunks, at a constant distance.
+//! Units are counted in the order of the file here (*positions*), as a program that reads all of a
+//! variable goes through the file from its beginning to its end. A program that reads a slab goes
+//! through some of its chunks, at a constant distance.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -14,10 +16,12 @@ use icechunkfs_format::zarr::shard::coords_in;
 
 /// Bytes of a page of the kernel: reads begin up to a page before what the program wants.
 const PAGE: u64 = 4096;
-/// Units whose bytes that were read are counted, and that are recognized when a program returns to them.
+/// Units whose bytes that were read are counted, and that are recognized when a program returns to
+/// them.
 const COUNTED: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
-/// Bytes of units that are kept behind a program that has never returned to one. Their buffers are used again, which is faster than new
-/// ones, and a single pass over a variable leaves the cache to others. A series takes 3 % less than with two units of 4 MiB.
+/// Bytes of units that are kept behind a program that has never returned to one. Their buffers are
+/// used again, which is faster than new ones, and a single pass over a variable leaves the cache to
+/// others. A series takes 3 % less than with two units of 4 MiB.
 const KEPT_BEHIND: u64 = 2 << 20;
 
 /// Units that a program read last.
@@ -38,7 +42,8 @@ pub(super) struct Access {
     behind: VecDeque<u64>,
     /// True if a program has returned to a unit that it had left.
     has_returned: bool,
-    /// Bytes that were read of units. Not made before the first read: a file may have 100,000 variables.
+    /// Bytes that were read of units. Not made before the first read: a file may have 100,000
+    /// variables.
     read: Option<LruCache<u64, u64>>,
 }
 
@@ -78,14 +83,16 @@ pub(super) struct Predicted {
     pub(super) until: u64,
     /// True if this is a guess from a single read.
     pub(super) is_guess: bool,
-    /// True if all of the last unit was read, as by a program that reads the file from its beginning to its end.
+    /// True if all of the last unit was read, as by a program that reads the file from its
+    /// beginning to its end.
     is_dense: bool,
 }
 
 impl Access {
-    /// Records a read of `length` bytes at `place`, and returns what will probably be read next: units, if the read was of another unit than
-    /// the last, at the same distance again, or at one along a single dimension, as programs take that read a slab. Of the same unit, as much
-    /// again as was read of it so far, and what was read of the unit before.
+    /// Records a read of `length` bytes at `place`, and returns what will probably be read next:
+    /// units, if the read was of another unit than the last, at the same distance again, or at one
+    /// along a single dimension, as programs take that read a slab. Of the same unit, as much again
+    /// as was read of it so far, and what was read of the unit before.
     pub(super) fn record(&mut self, order: &Order<'_>, place: &FilePlace, length: u64) -> Recorded {
         let end = place.from.saturating_add(length);
         let last = self.last.replace(place.position);
@@ -95,7 +102,8 @@ impl Access {
             self.bytes = self.bytes.saturating_add(length);
             let ahead = end.saturating_add(end.saturating_sub(self.first.min(place.from)));
             let ahead = self.cut(order, place.position, ahead, end);
-            // The program goes farther in this unit than in the one before: so it will in those that follow.
+            // The program goes farther in this unit than in the one before: so it will in those
+            // that follow.
             let next = self.predicted.as_mut().filter(|predicted| predicted.until < end);
             let next = next.map(|predicted| {
                 predicted.until = ahead;
@@ -109,12 +117,12 @@ impl Access {
         let is_guess = last.is_none();
         let before = std::mem::replace(&mut self.step, step);
         let is_along_one = || order.strides().iter().any(|(_, stride)| *stride == step);
-        self.predicted = match is_guess {
-            true => order.first_guess(place).map(|step| Predicted { step, until: end, is_guess, is_dense: false }),
-            false if step == before || is_along_one() => {
-                Some(Predicted { step, until: until.max(end), is_guess, is_dense: bytes >= order.unit })
-            }
-            false => None,
+        self.predicted = if is_guess {
+            order.first_guess(place).map(|step| Predicted { step, until: end, is_guess, is_dense: false })
+        } else if step == before || is_along_one() {
+            Some(Predicted { step, until: until.max(end), is_guess, is_dense: bytes >= order.unit })
+        } else {
+            None
         };
         let ahead = self.predicted.map_or(end, |predicted| predicted.until);
         let ahead = self.cut(order, place.position, ahead, end);
@@ -122,13 +130,15 @@ impl Access {
         Recorded { next: self.predicted, ahead, left: last.and_then(|last| self.leave(order, last, place)), is_jump }
     }
 
-    /// Returns `ahead`, cut to what the program may read of the unit at `position`, but at least `end`, to which it has read.
+    /// Returns `ahead`, cut to what the program may read of the unit at `position`, but at least
+    /// `end`, to which it has read.
     fn cut(&self, order: &Order<'_>, position: u64, ahead: u64, end: u64) -> u64 {
         let is_dense = self.predicted.is_some_and(|predicted| predicted.is_dense);
         ahead.min(order.limit(position, is_dense)).max(end)
     }
 
-    /// Records that a program has gone on from the unit at `last` to `place`. Returns a unit that need not be kept.
+    /// Records that a program has gone on from the unit at `last` to `place`. Returns a unit that
+    /// need not be kept.
     fn leave(&mut self, order: &Order<'_>, last: u64, place: &FilePlace) -> Option<u64> {
         self.has_returned |= self.read.as_ref().is_some_and(|read| read.contains(&place.position));
         if self.has_returned {
@@ -140,7 +150,8 @@ impl Access {
         if self.behind.len() as u64 > kept { self.behind.pop_front() } else { None }
     }
 
-    /// Counts `length` bytes of the unit at `place` that were read. Returns true if all of them have been.
+    /// Counts `length` bytes of the unit at `place` that were read. Returns true if all of them
+    /// have been.
     pub(super) fn count(&mut self, order: &Order<'_>, place: &FilePlace, length: u64) -> bool {
         let counted = self.read.get_or_insert_with(|| LruCache::new(COUNTED));
         let count = counted.get_or_insert_mut(place.position, || 0);
@@ -154,8 +165,9 @@ impl Access {
 }
 
 impl Predicted {
-    /// Returns the position that follows `position`, and the end of the bytes that will be read there; none if a program that reads a slab does
-    /// not go there: from the last unit of a chunk of the file to the next chunk.
+    /// Returns the position that follows `position`, and the end of the bytes that will be read
+    /// there; none if a program that reads a slab does not go there: from the last unit of a chunk
+    /// of the file to the next chunk.
     pub(super) fn after(&self, order: &Order<'_>, position: u64) -> Option<(u64, u64)> {
         let next = position.checked_add_signed(self.step)?;
         let is_within = self.step.unsigned_abs() >= order.along || next / order.along == position / order.along;
@@ -177,8 +189,9 @@ impl<'a> Order<'a> {
         file_chunks::row_at(self.grid, self.along, position)
     }
 
-    /// Returns the end of the bytes of the unit at `position` that a program may read: those behind the end of the variable along the first
-    /// dimension are read only by one that reads all of the file (`is_dense`).
+    /// Returns the end of the bytes of the unit at `position` that a program may read: those behind
+    /// the end of the variable along the first dimension are read only by one that reads all of the
+    /// file (`is_dense`).
     fn limit(&self, position: u64, is_dense: bool) -> u64 {
         if is_dense {
             return self.unit;
@@ -188,8 +201,8 @@ impl<'a> Order<'a> {
         self.length.saturating_sub(before).min(slices).saturating_mul(self.slice)
     }
 
-    /// Returns the dimensions with several units, and the distances of these: from the one that changes first in the file to the one that
-    /// changes last.
+    /// Returns the dimensions with several units, and the distances of these: from the one that
+    /// changes first in the file to the one that changes last.
     fn strides(&self) -> Vec<(usize, i64)> {
         let chunks = self.grid.iter().enumerate().skip(1).rev().map(|(axis, count)| (axis, *count));
         let rows = self.grid.first().map_or(1, |first| first.div_ceil(self.along));
@@ -205,8 +218,9 @@ impl<'a> Order<'a> {
             .collect()
     }
 
-    /// Returns the distance to the unit that will probably follow the very first read: along the dimension that changes first in the file
-    /// and at whose beginning the read is. A slab begins there in each dimension that it has all of.
+    /// Returns the distance to the unit that will probably follow the very first read: along the
+    /// dimension that changes first in the file and at whose beginning the read is. A slab begins
+    /// there in each dimension that it has all of.
     fn first_guess(&self, place: &FilePlace) -> Option<i64> {
         let mut chunks = self.grid.to_vec();
         if let Some(first) = chunks.first_mut() {
@@ -239,7 +253,8 @@ mod tests {
 
     #[test]
     fn reads_along_a_dimension_tell_the_next_units() {
-        let (single, joined) = (order(&[16, 4, 4], 1), order(&[16, 4, 4], 16));
+        let single = order(&[16, 4, 4], 1);
+        let joined = order(&[16, 4, 4], 16);
         for (order, positions, expected) in [
             (single, &[0_u64, 1, 2][..], &[Some(1), Some(1)][..]),
             (single, &[5, 21, 37], &[Some(16), Some(16)]),
@@ -263,7 +278,8 @@ mod tests {
 
     #[test]
     fn the_first_read_tells_a_direction() {
-        let (single, joined) = (order(&[16, 4, 4], 1), order(&[16, 4, 4], 16));
+        let single = order(&[16, 4, 4], 1);
+        let joined = order(&[16, 4, 4], 16);
         for (order, place, expected) in [
             // All of it.
             (single, at(0, 0), Some(1)),
@@ -288,7 +304,8 @@ mod tests {
     #[test]
     fn units_end_where_the_variable_does() {
         let within = |grid: &[u64], along, position| order(grid, along).limit(position, false) / SLICE;
-        // The last of three rows of units has three indices of the variable, whatever the order of the file.
+        // The last of three rows of units has three indices of the variable, whatever the order of
+        // the file.
         let rows = [(1, [0, 4, 7], [8, 9, 11]), (3, [0, 1, 10], [2, 5, 11]), (2, [0, 1, 7], [8, 10, 14])];
         for (along, full, cut) in rows {
             assert_eq!(full.map(|position| within(&[3, 2, 2], along, position)), [10; 3], "{along}");
@@ -303,7 +320,8 @@ mod tests {
     #[test]
     fn nothing_is_decoded_ahead_behind_the_end_of_the_variable() {
         // All indices of a point, to the third one of the last unit.
-        let (order, mut access) = (order(&[4], 1), Access::default());
+        let order = order(&[4], 1);
+        let mut access = Access::default();
         let read = |access: &mut Access, position, slice| access.record(&order, &at(position, slice), 5);
         let mut unit = |position| (0..10).map(|slice| read(&mut access, position, slice)).collect::<Vec<_>>();
         let end = 9 * SLICE + 5;
@@ -326,7 +344,8 @@ mod tests {
 
     #[test]
     fn a_pass_leaves_units_behind_until_a_program_returns() {
-        let (order, mut access) = (order(&[100], 1), Access::default());
+        let order = order(&[100], 1);
+        let mut access = Access::default();
         let kept = KEPT_BEHIND / order.unit;
         let mut read = |position| {
             let left = access.record(&order, &at(position, 3), SLICE).left;
@@ -342,7 +361,8 @@ mod tests {
 
     #[test]
     fn a_unit_has_been_read_when_all_its_bytes_were() {
-        let (order, mut access) = (order(&[4], 1), Access::default());
+        let order = order(&[4], 1);
+        let mut access = Access::default();
         assert!(!access.count(&order, &at(0, 0), 6 * SLICE) && !access.count(&order, &at(1, 0), 6 * SLICE));
         assert!(access.count(&order, &at(0, 6), 4 * SLICE));
         assert!(!access.count(&order, &at(0, 0), 9 * SLICE));

@@ -18,9 +18,10 @@ use icechunkfs_tree::tree::Tree;
 /// Bit of the cache keys of decoded stored chunks; units have smaller numbers.
 const STORED: u64 = 1 << 63;
 
-/// Limit on the memory of units that are assembled at the same time, with the stored chunks that each of them decodes meanwhile. A unit has its
-/// memory while it waits for that of a stored chunk: all that have some must have room for the rest. What others have reserved they release
-/// without waiting for more, or it is in a cache.
+/// Limit on the memory of units that are assembled at the same time, with the stored chunks that
+/// each of them decodes meanwhile. A unit has its memory while it waits for that of a stored chunk:
+/// all that have some must have room for the rest. What others have reserved they release without
+/// waiting for more, or it is in a cache.
 static ASSEMBLED: LazyLock<MemoryLimit> = LazyLock::new(|| MemoryLimit::new(memory::reservable() / 2));
 
 /// Elements of a raw chunk that are read at once.
@@ -82,7 +83,8 @@ impl Units {
         let size = variable.element.size as u64;
         let longest = axes.iter().fold(size, |bytes, axis| bytes.saturating_mul(axis.longest()));
         let shown_apart = if variable.element.is_converted() { shown } else { 0 };
-        // A chunk that is not encoded is read into the unit, in parts that are no longer than it is.
+        // A chunk that is not encoded is read into the unit, in parts that are no longer than it
+        // is.
         let (read, decoded) = match variable.chain.raw_order() {
             Some(_) => (longest.min(elements * size), 0),
             None => (0, longest),
@@ -178,7 +180,9 @@ impl Units {
             .zip(&variable.stored_grid)
             .fold(0_u64, |number, (segment, count)| number.saturating_mul(*count).saturating_add(segment.chunk));
         let shape: Vec<u64> = part.segments.iter().map(|segment| segment.length).collect();
-        let (units, source, place) = (Arc::clone(self), Arc::clone(tree), place.whole());
+        let units = Arc::clone(self);
+        let source = Arc::clone(tree);
+        let place = place.whole();
         let make = async move {
             let Some(found) = place.find(&source).await? else { return Ok(Bytes::new()) };
             let name = place.describe(&source);
@@ -201,8 +205,8 @@ impl Units {
     }
 }
 
-/// Moves `first` to the next chunk in C order: from `segments`, within the unit that begins at `unit` and ends at `end`. Returns
-/// false at the end.
+/// Moves `first` to the next chunk in C order: from `segments`, within the unit that begins at
+/// `unit` and ends at `end`. Returns false at the end.
 fn advance(first: &mut [u64], segments: &[Segment], unit: &[u64], end: &[u64]) -> bool {
     for (((first, segment), unit), end) in first.iter_mut().zip(segments).zip(unit).zip(end).rev() {
         *first = segment.end();

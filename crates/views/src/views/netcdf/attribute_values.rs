@@ -1,7 +1,8 @@
 //! JSON values as values of HDF5 attributes.
 //!
-//! Programs compute with the numbers of some attributes, and compare those of others with elements of the variable. What type such an attribute has
-//! decides about the result, so it does not follow from the JSON number but from what the attribute is for ([`Purpose`]): a whole number that JSON
+//! Programs compute with the numbers of some attributes, and compare those of others with elements
+//! of the variable. What type such an attribute has decides about the result, so it does not follow
+//! from the JSON number but from what the attribute is for ([`Purpose`]): a whole number that JSON
 //! has as an integer would otherwise be one of 32 bits, in which programs then compute.
 
 use base64::Engine;
@@ -14,7 +15,8 @@ use super::hdf5::model::{DataType, Value};
 
 /// Most bytes of a list of numbers: a message of a header has at most 65,535.
 const MAX_LIST: usize = 65_000;
-/// Most bytes of a text that classic programs read: a longer one would be a string of any length, which they lack.
+/// Most bytes of a text that classic programs read: a longer one would be a string of any length,
+/// which they lack.
 pub(super) const MAX_CLASSIC_TEXT: usize = 60_000;
 
 /// Attributes with whose numbers programs unpack elements.
@@ -104,12 +106,11 @@ pub(super) fn of_array(json: &Json, element: &ElementType, purpose: Purpose) -> 
         Purpose::Marks => {
             let all = elements(json);
             let fitting: Vec<Vec<u8>> = all.iter().filter_map(|one| fill_value::mark(one, element)).collect();
-            match fitting.is_empty() {
-                true => own(),
-                false => {
-                    let is_partial = fitting.len() < all.len();
-                    Converted { is_partial, ..marks(element, Some(fitting.concat())).into() }
-                }
+            if fitting.is_empty() {
+                own()
+            } else {
+                let is_partial = fitting.len() < all.len();
+                Converted { is_partial, ..marks(element, Some(fitting.concat())).into() }
             }
         }
         Purpose::Compared => {
@@ -132,7 +133,8 @@ pub(super) fn of_array(json: &Json, element: &ElementType, purpose: Purpose) -> 
     }
 }
 
-/// Converts a value by its JSON type alone; no value if it is too long. `classic` is true for types that classic programs have.
+/// Converts a value by its JSON type alone; no value if it is too long. `classic` is true for types
+/// that classic programs have.
 pub(super) fn own_value(json: &Json, classic: bool) -> Converted {
     let value = if classic { classic_value(json) } else { value(json) };
     let is_double = matches!(&value, Some(Value::Numbers { data_type: DataType::Float64, .. }));
@@ -159,7 +161,8 @@ fn double(json: &Json) -> Option<[u8; 8]> {
     Some(number.to_le_bytes())
 }
 
-/// Returns a list of numbers, if it has any and they are not too long: netCDF-C knows no single numbers either.
+/// Returns a list of numbers, if it has any and they are not too long: netCDF-C knows no single
+/// numbers either.
 fn list(data_type: DataType, bytes: Vec<u8>) -> Option<Value> {
     let count = Some(bytes.len().checked_div(number_size(data_type)?)? as u64);
     (!bytes.is_empty() && bytes.len() <= MAX_LIST).then_some(Value::Numbers { data_type, bytes, count })
@@ -212,7 +215,8 @@ fn value(json: &Json) -> Option<Value> {
     }
 }
 
-/// Converts a value to one that classic programs have: lists of texts become JSON, longer integers floats.
+/// Converts a value to one that classic programs have: lists of texts become JSON, longer integers
+/// floats.
 fn classic_value(json: &Json) -> Option<Value> {
     let value = match json {
         Json::Array(all) if all.iter().any(Json::is_string) => Value::Text(json.to_string()),
@@ -231,7 +235,8 @@ fn numbers(all: &[Json], data_type: DataType) -> Option<Value> {
     list(data_type, bytes)
 }
 
-/// Returns the narrowest type of all numbers or booleans in `list`; none if it is empty or there is anything else.
+/// Returns the narrowest type of all numbers or booleans in `list`; none if it is empty or there is
+/// anything else.
 fn common_type(list: &[Json]) -> Option<DataType> {
     if list.is_empty() {
         return None;
@@ -360,7 +365,8 @@ mod tests {
 
     #[test]
     fn marks_of_integers_with_another_sign_have_the_same_bits() {
-        let (signed, unsigned) = (element("uint8", false).with_sign(false), element("int8", false).with_sign(true));
+        let signed = element("uint8", false).with_sign(false);
+        let unsigned = element("int8", false).with_sign(true);
         assert!(signed.has_other_sign && unsigned.has_other_sign);
         let mark = |element: &ElementType, json: Json| converted("_FillValue", &json, element, false).value;
         for json in [json!(-1), json!(255)] {

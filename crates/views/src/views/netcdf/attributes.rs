@@ -35,18 +35,20 @@ const RESERVED: [&str; 13] = [
 /// Beginnings of the names of more of them, of which that of NCZarr has letters of any case.
 const RESERVED_PREFIX: &str = "_Netcdf4";
 const NCZARR_PREFIX: &str = "_nczarr";
-/// Beginning of the names of attributes by which netCDF-C knows how values were rounded. It refuses a file, or crashes, if one is not an `int`.
+/// Beginning of the names of attributes by which netCDF-C knows how values were rounded. It refuses
+/// a file, or crashes, if one is not an `int`.
 const QUANTIZE_PREFIX: &str = "_Quantize";
 
-/// Attributes by which programs make other numbers of the elements: not the booleans or times that an array has.
+/// Attributes by which programs make other numbers of the elements: not the booleans or times that
+/// an array has.
 const OF_NUMBERS: [&str; 4] = ["missing_value", "scale_factor", "add_offset", UNSIGNED];
 /// The same, of times, whose numbers have another unit in the file.
 const OF_RANGES: [&str; 6] = ["valid_min", "valid_max", "valid_range", "actual_range", "flag_values", "flag_masks"];
 /// Attribute that gives integers a sign, or takes it from them.
 pub(super) const UNSIGNED: &str = "_Unsigned";
 
-/// Converts attributes of the node at `path`, an array of `element` or a group. What is left out or renamed is added to `findings`.
-/// `classic` is true for types that classic programs have.
+/// Converts attributes of the node at `path`, an array of `element` or a group. What is left out or
+/// renamed is added to `findings`. `classic` is true for types that classic programs have.
 pub(super) fn convert(
     attributes: &StoredAttributes,
     element: Option<&ElementType>,
@@ -153,10 +155,12 @@ fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name) || name.starts_with(RESERVED_PREFIX) || is_nczarr
 }
 
-/// Returns true if programs would make other numbers of the elements by attribute `name` with the value `json`.
+/// Returns true if programs would make other numbers of the elements by attribute `name` with the
+/// value `json`.
 fn has_other_meaning(name: &str, element: &ElementType) -> bool {
     match &element.shown {
-        // A program that takes one of two values for a missing one, converts the number for that to a boolean again.
+        // A program that takes one of two values for a missing one, converts the number for that to
+        // a boolean again.
         Shown::Boolean => name == "_FillValue" || OF_NUMBERS.contains(&name),
         Shown::Time(_) => name == "_FillValue" || OF_NUMBERS.contains(&name) || OF_RANGES.contains(&name),
         _ => false,
@@ -261,9 +265,11 @@ mod tests {
             let bytes: Vec<u8> = list.iter().flat_map(|number| number.to_le_bytes()).collect();
             numbers(DataType::Float64, &bytes, count)
         };
-        let (above, below) = ("1180591620717411303425", 1_180_591_620_717_411_303_424.0);
+        let above = "1180591620717411303425";
+        let below = 1_180_591_620_717_411_303_424.0;
         assert_eq!(found(&format!("{{\"a\":{above}}}"), false), (doubles(&[below], Some(1)), 1));
-        let (half, list) = (9_223_372_036_854_775_808.0, r#"{"a":[-1,9223372036854775809]}"#);
+        let half = 9_223_372_036_854_775_808.0;
+        let list = r#"{"a":[-1,9223372036854775809]}"#;
         assert_eq!(found(list, false), (doubles(&[-1.0, half], Some(2)), 1));
         let mixed = r#"{"a":[9007199254740993,0.5]}"#;
         assert_eq!(found(mixed, false), (doubles(&[9_007_199_254_740_992.0, 0.5], Some(2)), 1));

@@ -1,10 +1,12 @@
 //! Units of variables: read, decoded, converted, and kept as long as there is room.
 //!
-//! A program that reads a slab out of a large chunk does so row by row, in thousands of small reads, as it has no filter to apply.
-//! So decoded units are kept in the reader's cache, within the memory bound of the mount, and concurrent readers share one decode.
-//! Large ones are decoded only as far as they are read, if their codecs allow that ([`super::growing_unit`]). A program that reads one
-//! unit after another, along any dimension, gets the next ones decoded ahead, on other cores, as far as it has read the last one; the stored
-//! bytes of these are prefetched as for chunk files.
+//! A program that reads a slab out of a large chunk does so row by row, in thousands of small
+//! reads, as it has no filter to apply. So decoded units are kept in the reader's cache, within the
+//! memory bound of the mount, and concurrent readers share one decode. Large ones are decoded only
+//! as far as they are read, if their codecs allow that ([`super::growing_unit`]). A program that
+//! reads one unit after another, along any dimension, gets the next ones decoded ahead, on other
+//! cores, as far as it has read the last one; the stored bytes of these are prefetched as for chunk
+//! files.
 
 use std::any::Any;
 use std::sync::{Arc, LazyLock, Weak};
@@ -35,8 +37,9 @@ const MAX_GUESSED: u64 = 4;
 
 /// Bytes of the smallest unit that is decoded step by step.
 const MIN_GROWING: u64 = 1 << 20;
-/// Bytes that are decoded before a reader that waits gets its own, if it will probably read them, too: it then need not wait again for each
-/// piece, for which others are interrupted. They take a few milliseconds. With a quarter of this, a series takes 2 % longer.
+/// Bytes that are decoded before a reader that waits gets its own, if it will probably read them,
+/// too: it then need not wait again for each piece, for which others are interrupted. They take a
+/// few milliseconds. With a quarter of this, a series takes 2 % longer.
 const ENOUGH: usize = 4 << 20;
 /// Shortest run of decoded bytes that is copied by itself, step by step.
 const MIN_RUN: u64 = 256;
@@ -64,12 +67,14 @@ enum Unit {
 impl Units {
     /// Creates the units of `variable`; none was read yet.
     pub(super) fn new(variable: Variable) -> Arc<Self> {
-        let (access, current) = (Mutex::default(), Mutex::default());
+        let access = Mutex::default();
+        let current = Mutex::default();
         Arc::new(Units { variable, owner: Owner::unique(), access, current })
     }
 
-    /// Returns `length` bytes of the unit at `place` as the file shows them; none if it is not stored. They are given to the program: once it
-    /// has got all bytes of a unit, they are in the kernel's cache and not kept in this one.
+    /// Returns `length` bytes of the unit at `place` as the file shows them; none if it is not
+    /// stored. They are given to the program: once it has got all bytes of a unit, they are in the
+    /// kernel's cache and not kept in this one.
     pub(super) async fn read(
         self: &Arc<Self>,
         tree: &Arc<Tree>,
@@ -88,7 +93,9 @@ impl Units {
             tree.reader().forget_view_bytes(self.key(left));
         }
         let end = place.from.saturating_add(length);
-        let (from, end, ahead) = (place.from as usize, end as usize, recorded.ahead as usize);
+        let from = place.from as usize;
+        let end = end as usize;
+        let ahead = recorded.ahead as usize;
         let bytes = match wanted.await? {
             None => None,
             Some(Unit::Decoded(bytes)) if end > bytes.len() => {
@@ -118,10 +125,11 @@ impl Units {
         }
     }
 
-    /// Starts decoding the units that follow `position`. A guess costs no more than what cores would do that are idle: nothing is fetched for
-    /// it.
+    /// Starts decoding the units that follow `position`. A guess costs no more than what cores
+    /// would do that are idle: nothing is fetched for it.
     fn decode_ahead(self: &Arc<Self>, tree: &Arc<Tree>, position: u64, predicted: Predicted) {
-        let (cores, order) = (*CORES as u64, Order::of(&self.variable));
+        let cores = *CORES as u64;
+        let order = Order::of(&self.variable);
         let most = tree.reader().cache_capacity() / 4 / self.variable.shown_bytes().max(1);
         let is_cheap = tree.reader().prefetch_limit() == 0 && self.variable.shown_bytes() <= GUESSED_BYTES;
         let count = match predicted.is_guess {
@@ -149,13 +157,15 @@ impl Units {
         (self.owner, number)
     }
 
-    /// Begins to read and decode unit `number`, if it is not in the cache, and returns it, or none if it is not stored.
+    /// Begins to read and decode unit `number`, if it is not in the cache, and returns it, or none
+    /// if it is not stored.
     fn unit(
         self: &Arc<Self>,
         tree: &Arc<Tree>,
         number: u64,
     ) -> impl Future<Output = Result<Option<Unit>>> + Send + 'static {
-        let (units, source) = (Arc::clone(self), Arc::clone(tree));
+        let units = Arc::clone(self);
+        let source = Arc::clone(tree);
         let made = tree.reader().view_value(self.key(number), async move { units.make(&source, number).await });
         async move {
             match made.await? {
@@ -186,19 +196,21 @@ impl Units {
     async fn make_of(self: &Arc<Self>, tree: &Arc<Tree>, place: &StoredPlace<'_>) -> Result<Value> {
         let variable = &self.variable;
         let count = variable.unit.iter().product::<u64>();
-        let decoded = match variable.chain.is_variable() {
-            true => variable.chain.variable_memory(count as usize, variable.text_bytes()),
-            false => count * variable.element.size.max(1) as u64,
+        let decoded = if variable.chain.is_variable() {
+            variable.chain.variable_memory(count as usize, variable.text_bytes())
+        } else {
+            count * variable.element.size.max(1) as u64
         };
         let Some(found) = place.find(tree).await? else { return Ok(Value::Chunk(Bytes::new())) };
         let name = place.describe(tree);
-        // Stored bytes, decoded ones, and those of the file live at the same time. All are reserved before any of them is read: as many units
-        // as programs ask for are made at a time.
+        // Stored bytes, decoded ones, and those of the file live at the same time. All are reserved
+        // before any of them is read: as many units as programs ask for are made at a time.
         let shard = variable.chain.decompressed_shard(decoded as usize, variable.element.size) as u64;
         let extra = variable.chain.extra_memory(decoded as usize, variable.element.size) as u64;
         let others = self.other_bytes().saturating_add(shard).saturating_add(extra);
         let needed = found.len().saturating_add(decoded).saturating_add(others);
-        let (mut bytes, mut reservation) = (None, Reservation::default());
+        let mut bytes = None;
+        let mut reservation = Reservation::default();
         if self.can_grow(decoded) {
             let file = found.open(tree).await?;
             let stored = if file.is_some() { 0 } else { found.len() };
@@ -210,7 +222,8 @@ impl Units {
             };
             // Those of a store are not read twice.
             bytes = stored.bytes().cloned();
-            let (units, name) = (Arc::clone(self), name.clone());
+            let units = Arc::clone(self);
+            let name = name.clone();
             match blocking(move || units.growing(stored, decoded, name, reserved)).await? {
                 Ok(unit) => return Ok(Value::View(unit)),
                 Err(reserved) => reservation = reserved,
@@ -226,7 +239,8 @@ impl Units {
             }
         };
         let length = variable.shown_bytes();
-        // No more at a time than there are cores, in the order of requests: what a program waits for was requested first.
+        // No more at a time than there are cores, in the order of requests: what a program waits
+        // for was requested first.
         let permit = DECODERS.acquire().await;
         let units = Arc::clone(self);
         let bytes = blocking(move || units.decode(stored).context(|| name)).await?;
@@ -236,15 +250,17 @@ impl Units {
         Ok(Value::Chunk(memory::recycled(bytes, reservation)))
     }
 
-    /// Returns the bytes of buffers that live beside the stored bytes and the decoded ones while a unit is decoded: those of the file if they are
-    /// not the decoded ones, or those between two codecs.
+    /// Returns the bytes of buffers that live beside the stored bytes and the decoded ones while a
+    /// unit is decoded: those of the file if they are not the decoded ones, or those between two
+    /// codecs.
     fn other_bytes(&self) -> u64 {
         let Variable { element, unit, kept, chain, .. } = &self.variable;
         let is_direct = chain.step_order().is_some() || chain.raw_order().is_some();
         if is_direct && kept == unit && !element.is_converted() { 0 } else { self.variable.shown_bytes() }
     }
 
-    /// Returns the bytes of the numbers that have to be reversed if a unit is decoded step by step; none if they need not be.
+    /// Returns the bytes of the numbers that have to be reversed if a unit is decoded step by step;
+    /// none if they need not be.
     fn reversed(&self) -> Option<usize> {
         let is_big_endian = self.variable.chain.step_order() == Some(true);
         Some(self.variable.element.number).filter(|number| is_big_endian && *number > 1)
@@ -255,7 +271,8 @@ impl Units {
         self.variable.kept == self.variable.unit && self.reversed().is_none()
     }
 
-    /// Returns true if decoding a unit of `decoded` bytes step by step is worthwhile, if it is possible.
+    /// Returns true if decoding a unit of `decoded` bytes step by step is worthwhile, if it is
+    /// possible.
     fn can_grow(&self, decoded: u64) -> bool {
         let Variable { element, unit, kept, .. } = &self.variable;
         decoded >= MIN_GROWING
@@ -264,8 +281,9 @@ impl Units {
             && (kept == unit || rows::run_bytes(unit, kept, element.size) >= MIN_RUN)
     }
 
-    /// Returns a unit that is decoded step by step from `stored` to `decoded` bytes, if that is possible, and the reservation if not.
-    /// `reservation` is for all of its bytes. On a thread that may block.
+    /// Returns a unit that is decoded step by step from `stored` to `decoded` bytes, if that is
+    /// possible, and the reservation if not. `reservation` is for all of its bytes. On a thread
+    /// that may block.
     fn growing(
         &self,
         stored: Stored,

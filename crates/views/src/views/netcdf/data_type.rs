@@ -20,7 +20,8 @@ pub(super) struct ElementType {
     /// Bytes of the numbers that an element consists of.
     pub(super) number: usize,
     pub(super) shown: Shown,
-    /// True if the attribute `_Unsigned` gives stored integers the other sign, which the variable has.
+    /// True if the attribute `_Unsigned` gives stored integers the other sign, which the variable
+    /// has.
     pub(super) has_other_sign: bool,
     /// True if the variable has a type of classic programs.
     pub(super) classic: bool,
@@ -48,8 +49,8 @@ pub(super) enum Shown {
 }
 
 impl ElementType {
-    /// Parses member `data_type` of a `zarr.json`. Fails with the reason if NetCDF has no such type. `classic` is true for types that
-    /// classic programs have.
+    /// Parses member `data_type` of a `zarr.json`. Fails with the reason if NetCDF has no such
+    /// type. `classic` is true for types that classic programs have.
     pub(super) fn parse(data_type: &Value, classic: bool) -> Result<Self, String> {
         let name =
             data_type.as_str().or_else(|| data_type.get("name")?.as_str()).ok_or("a data type without a name")?;
@@ -94,8 +95,9 @@ impl ElementType {
         Ok(ElementType { size, number, shown, has_other_sign: false, classic })
     }
 
-    /// Returns the type whose integers are `unsigned`, as the attribute `_Unsigned` says of stored ones of the other kind: few programs obey it,
-    /// and those that do not agree about the marks of missing values. The bytes are the same.
+    /// Returns the type whose integers are `unsigned`, as the attribute `_Unsigned` says of stored
+    /// ones of the other kind: few programs obey it, and those that do not agree about the marks of
+    /// missing values. The bytes are the same.
     #[must_use]
     pub(super) fn with_sign(mut self, unsigned: bool) -> Self {
         if let Shown::Number(DataType::Int { signed, .. }) = &mut self.shown
@@ -134,10 +136,7 @@ impl ElementType {
 
     /// Returns the HDF5 type of the variable.
     pub(super) fn data_type(&self) -> DataType {
-        match self.classic {
-            true => classic_type(self.full_type()),
-            false => self.full_type(),
-        }
+        if self.classic { classic_type(self.full_type()) } else { self.full_type() }
     }
 
     /// Returns true if the variable cannot have all values of the array.
@@ -157,7 +156,8 @@ impl ElementType {
         }
     }
 
-    /// Returns the last dimension that the type adds: its name and length. `longest` is the length of the longest text.
+    /// Returns the last dimension that the type adds: its name and length. `longest` is the length
+    /// of the longest text.
     pub(super) fn extra_dimension(&self, longest: u64) -> Option<(String, u64)> {
         match &self.shown {
             Shown::Complex(_) => Some(("complex".to_owned(), 2)),
@@ -167,7 +167,8 @@ impl ElementType {
         }
     }
 
-    /// Returns the bytes that an element takes in the file, the extra dimension included. `longest` as above.
+    /// Returns the bytes that an element takes in the file, the extra dimension included. `longest`
+    /// as above.
     pub(super) fn shown_size(&self, longest: u64) -> usize {
         match &self.shown {
             Shown::Widened { .. } => 4,
@@ -187,7 +188,8 @@ impl ElementType {
         }
     }
 
-    /// Converts decoded elements to the bytes of the file. Fails if the variable cannot have one of them.
+    /// Converts decoded elements to the bytes of the file. Fails if the variable cannot have one of
+    /// them.
     pub(super) fn convert(&self, decoded: Vec<u8>) -> Result<Vec<u8>> {
         Ok(match &self.shown {
             Shown::Widened { is_bfloat } => {
@@ -222,12 +224,14 @@ impl ElementType {
 
     /// Converts numbers to those of the type that classic programs have, if the variable has it.
     fn classic_numbers(&self, numbers: Vec<u8>) -> Vec<u8> {
-        let (full, shown) = (self.full_type(), self.data_type());
+        let full = self.full_type();
+        let shown = self.data_type();
         if full == shown { numbers } else { convert_integers(&numbers, full, shown) }
     }
 }
 
-/// Returns the type in which classic programs have the numbers of `data_type`: they know integers of 8, 16 and 32 bits, all signed.
+/// Returns the type in which classic programs have the numbers of `data_type`: they know integers
+/// of 8, 16 and 32 bits, all signed.
 pub(super) fn classic_type(data_type: DataType) -> DataType {
     match data_type {
         DataType::Int { size: 1, signed: false } => DataType::Int { size: 2, signed: true },

@@ -1,9 +1,10 @@
 //! Variables and dimensions as HDF5 datasets, with the attributes that netCDF needs.
 //!
-//! A dimension is a dataset: that of the variable with its name whose first dimension it is (a coordinate variable), or an empty one.
-//! Attributes tie variables to dimensions: `DIMENSION_LIST` and `_Netcdf4Coordinates` on variables, `CLASS`, `NAME` and `_Netcdf4Dimid` on
-//! dimensions. Without any one of them some program of the table in `docs/views.md` refuses the file or loses names. `REFERENCE_LIST` on
-//! dimensions tells libhdf5 that a scale is attached.
+//! A dimension is a dataset: that of the variable with its name whose first dimension it is (a
+//! coordinate variable), or an empty one. Attributes tie variables to dimensions: `DIMENSION_LIST`
+//! and `_Netcdf4Coordinates` on variables, `CLASS`, `NAME` and `_Netcdf4Dimid` on dimensions.
+//! Without any one of them some program of the table in `docs/views.md` refuses the file or loses
+//! names. `REFERENCE_LIST` on dimensions tells libhdf5 that a scale is attached.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,10 +15,12 @@ use super::members::Member;
 use super::names::NOT_A_COORDINATE;
 use crate::views::report::Finding;
 
-/// Name of the attribute with which netCDF hides the dataset of a dimension without variable; the size follows.
+/// Name of the attribute with which netCDF hides the dataset of a dimension without variable; the
+/// size follows.
 const NO_VARIABLE: &str = "This is a netCDF dimension but not a netCDF variable. ";
 
-/// Most datasets that a dimension lists as those along it: an attribute has less than 64 KiB, and 16 bytes for each.
+/// Most datasets that a dimension lists as those along it: an attribute has less than 64 KiB, and
+/// 16 bytes for each.
 const MAX_USES: usize = 4000;
 
 /// Variable with its dimensions.
@@ -30,7 +33,9 @@ pub(super) struct Named {
 impl Named {
     /// Gives a variable its dimensions, new ones if there are none yet.
     pub(super) fn new(member: Member, dimensions: &mut Dimensions, findings: &mut Vec<Finding>) -> Self {
-        let (variable, group, path) = (&member.variable, member.group, &member.path);
+        let variable = &member.variable;
+        let group = member.group;
+        let path = &member.path;
         let is_coordinate = member.is_coordinate();
         let mut numbers = Vec::with_capacity(variable.shape.len() + 1);
         for (at, (name, size)) in variable.dimension_names.iter().zip(&variable.shape).enumerate() {
@@ -53,8 +58,8 @@ impl Named {
     }
 }
 
-/// Returns for each dataset of a file the place of its variable in `variables`: those of the dimensions first, so that dataset n is
-/// dimension n.
+/// Returns for each dataset of a file the place of its variable in `variables`: those of the
+/// dimensions first, so that dataset n is dimension n.
 pub(super) fn order(dimensions: &Dimensions, variables: &[Named]) -> Vec<Option<usize>> {
     let scale = |(at, named): (usize, &Named)| Some((named.coordinate(dimensions)?, at));
     let scales: HashMap<usize, usize> = variables.iter().enumerate().filter_map(scale).collect();
@@ -64,7 +69,8 @@ pub(super) fn order(dimensions: &Dimensions, variables: &[Named]) -> Vec<Option<
     order
 }
 
-/// Returns for each dimension the datasets along it, in `order`, and their positions in these: what the attribute `REFERENCE_LIST` has.
+/// Returns for each dimension the datasets along it, in `order`, and their positions in these: what
+/// the attribute `REFERENCE_LIST` has.
 pub(super) fn uses(dimensions: &Dimensions, variables: &[Named], order: &[Option<usize>]) -> Vec<Vec<(usize, u32)>> {
     let mut uses = vec![Vec::new(); dimensions.list.len()];
     for (dataset, named) in order.iter().enumerate().filter_map(|(dataset, at)| Some((dataset, variables.get((*at)?)?)))
@@ -82,7 +88,8 @@ pub(super) fn uses(dimensions: &Dimensions, variables: &[Named], order: &[Option
     uses
 }
 
-/// Adds to the dataset of a dimension the datasets along it, unless there are too many for an attribute.
+/// Adds to the dataset of a dimension the datasets along it, unless there are too many for an
+/// attribute.
 pub(super) fn add_uses(dataset: &mut Dataset, uses: Vec<(usize, u32)>) {
     if (1..=MAX_USES).contains(&uses.len()) {
         dataset.attributes.push(attribute("REFERENCE_LIST", Value::Uses(uses)));
@@ -102,7 +109,8 @@ fn with_nul(text: &str) -> Value {
     Value::FixedBytes([text.as_bytes(), b"\0"].concat())
 }
 
-/// Makes the dataset of dimension `number`, which has no variable. The dimensions in `unlimited` have no maximal size.
+/// Makes the dataset of dimension `number`, which has no variable. The dimensions in `unlimited`
+/// have no maximal size.
 pub(super) fn bare_dimension(number: usize, dimensions: &Dimensions, unlimited: &HashSet<usize>) -> Dataset {
     let dimension = dimensions.list.get(number);
     let (name, size, group) = dimension.map(|it| (it.name.clone(), it.size, it.group)).unwrap_or_default();
@@ -155,14 +163,13 @@ pub(super) fn dataset(
     let extra = variable.element.extra_dimension(variable.longest).map(|(_, size)| size);
     let shape = variable.shape.iter().copied().chain(extra).collect();
     let unlimited = named.dimensions.first().is_some_and(|first| unlimited.contains(first));
-    let layout = match file_chunks::is_one_unit(variable) && !unlimited {
-        true => Layout::Contiguous,
-        false => {
-            let along = std::iter::once(variable.along).chain(std::iter::repeat(1));
-            let lengths = variable.kept.iter().zip(along).map(|(length, along)| length * along);
-            // A chunk has less than 4 GiB, so that each length fits.
-            Layout::Chunked(lengths.chain(extra).map(|length| length as u32).collect())
-        }
+    let layout = if file_chunks::is_one_unit(variable) && !unlimited {
+        Layout::Contiguous
+    } else {
+        let along = std::iter::once(variable.along).chain(std::iter::repeat(1));
+        let lengths = variable.kept.iter().zip(along).map(|(length, along)| length * along);
+        // A chunk has less than 4 GiB, so that each length fits.
+        Layout::Chunked(lengths.chain(extra).map(|length| length as u32).collect())
     };
     let data_type = variable.element.data_type();
     let fill = match data_type {

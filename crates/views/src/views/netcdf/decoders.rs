@@ -1,10 +1,12 @@
 //! Threads that decode units step by step, and the order in which they do.
 //!
-//! There are as many as cores. What programs wait for comes first. The kernel reads ahead in the same way as a program reads, and goes on
-//! with that while the program has gone on to another unit. So each jump of a reader to another unit begins a turn, and the last turn
-//! comes first; within a turn, reads are served as they came. Nobody waits for long behind others: requests of a certain age
-//! come before younger ones. Then comes what programs will probably read. Each thread keeps to a processor of its own ([`super::processors`]), and to
-//! its unit: a decoder copies from what it has decoded before, which lies in the caches of that processor.
+//! There are as many as cores. What programs wait for comes first. The kernel reads ahead in the
+//! same way as a program reads, and goes on with that while the program has gone on to another
+//! unit. So each jump of a reader to another unit begins a turn, and the last turn comes first;
+//! within a turn, reads are served as they came. Nobody waits for long behind others: requests of a
+//! certain age come before younger ones. Then comes what programs will probably read. Each thread
+//! keeps to a processor of its own ([`super::processors`]), and to its unit: a decoder copies from
+//! what it has decoded before, which lies in the caches of that processor.
 
 use std::cmp::Reverse;
 use std::sync::{Arc, LazyLock};
@@ -15,7 +17,8 @@ use parking_lot::Mutex;
 use super::growing_unit::GrowingUnit;
 use super::processors::DecoderThread;
 
-/// Bytes that are decoded before the next look at what is wanted: two thirds of a millisecond. With half of it a series takes 5 % longer.
+/// Bytes that are decoded before the next look at what is wanted: two thirds of a millisecond. With
+/// half of it a series takes 5 % longer.
 const BATCH: usize = 512 << 10;
 /// Age from which on a request comes before younger ones.
 const OLD: Duration = Duration::from_millis(20);
@@ -45,7 +48,8 @@ struct Entry {
     turn: u64,
     /// Bytes that programs will probably read.
     ahead: usize,
-    /// True while a thread decodes the unit, and until it looks for its next one: meanwhile, no other takes the unit.
+    /// True while a thread decodes the unit, and until it looks for its next one: meanwhile, no
+    /// other takes the unit.
     is_running: bool,
 }
 
@@ -65,8 +69,8 @@ impl Entry {
 }
 
 impl Queue {
-    /// Returns the unit that a thread should work on, and the bytes to decode of it. The thread has worked on `before`, and does so again unless
-    /// another comes first.
+    /// Returns the unit that a thread should work on, and the bytes to decode of it. The thread has
+    /// worked on `before`, and does so again unless another comes first.
     fn take(&mut self, before: Option<&Arc<GrowingUnit>>) -> Option<(Arc<GrowingUnit>, usize)> {
         if let Some(entry) = before.and_then(|before| self.entry(before)) {
             entry.is_running = false;
@@ -88,8 +92,9 @@ impl Queue {
     }
 }
 
-/// Has the first `until` bytes of `unit` decoded, for which a program waits, and the first `ahead`, which it will probably read. `is_jump` is
-/// true if the program has not come from the end of the unit before. Needs a runtime.
+/// Has the first `until` bytes of `unit` decoded, for which a program waits, and the first `ahead`,
+/// which it will probably read. `is_jump` is true if the program has not come from the end of the
+/// unit before. Needs a runtime.
 pub(super) fn request(unit: &Arc<GrowingUnit>, until: usize, ahead: usize, is_jump: bool) {
     if unit.made() >= until.max(ahead) || unit.is_over() {
         return;
@@ -120,7 +125,8 @@ pub(super) fn forget_ahead(unit: &Arc<GrowingUnit>) {
     }
 }
 
-/// Unit that a thread decodes, or has decoded last. A thread that ends in the middle of it gives it back.
+/// Unit that a thread decodes, or has decoded last. A thread that ends in the middle of it gives it
+/// back.
 struct Running(Arc<GrowingUnit>);
 
 impl Drop for Running {
@@ -151,7 +157,8 @@ fn work() {
         let running = before.insert(Running(unit));
         thread.keep_apart();
         running.0.decode(until, BATCH);
-        // Those that were woken have a core at once: a program waits for each of them, and a time slice takes longer than a batch.
+        // Those that were woken have a core at once: a program waits for each of them, and a time
+        // slice takes longer than a batch.
         std::thread::yield_now();
     }
 }
@@ -180,7 +187,8 @@ mod tests {
     }
 
     fn entry(unit: &Arc<GrowingUnit>, until: usize) -> Entry {
-        let (unit, since) = (Arc::clone(unit), Instant::now());
+        let unit = Arc::clone(unit);
+        let since = Instant::now();
         Entry { unit, until, since, turn: 0, ahead: LENGTH, is_running: false }
     }
 

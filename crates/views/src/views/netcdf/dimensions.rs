@@ -1,10 +1,12 @@
 //! Dimensions of a file: arrays name theirs one by one, a group has each once.
 //!
-//! Different names stay different dimensions. One that must be changed takes no name that arrays give to another dimension, nor that of a variable
-//! that bears another name in the repository: programs would take this for its coordinates.
+//! Different names stay different dimensions. One that must be changed takes no name that arrays
+//! give to another dimension, nor that of a variable that bears another name in the repository:
+//! programs would take this for its coordinates.
 //!
-//! A group shares the dimensions of the groups above it, by name and size, as NetCDF programs expect: they look for coordinates
-//! where the dimension is. A group with a coordinate variable of its own has a dimension of its own.
+//! A group shares the dimensions of the groups above it, by name and size, as NetCDF programs
+//! expect: they look for coordinates where the dimension is. A group with a coordinate variable of
+//! its own has a dimension of its own.
 
 use std::collections::{HashMap, HashSet};
 
@@ -44,7 +46,8 @@ pub(super) struct Dimensions {
     /// Names that dimensions of groups cannot have: those of groups in them.
     reserved: HashSet<(usize, String)>,
     given: GivenNames,
-    /// Numbers that are taken behind a name and a size, so that the next of many dimensions with one name does not try them all.
+    /// Numbers that are taken behind a name and a size, so that the next of many dimensions with
+    /// one name does not try them all.
     tried: HashMap<(usize, String, u64), u64>,
 }
 
@@ -58,7 +61,8 @@ pub(super) struct GivenNames {
 }
 
 impl GivenNames {
-    /// Adds the names that an array of `group` gives: its own, which its variable shows as `shown`, and those of its dimensions.
+    /// Adds the names that an array of `group` gives: its own, which its variable shows as `shown`,
+    /// and those of its dimensions.
     pub(super) fn add<'a>(
         &mut self,
         group: usize,
@@ -70,7 +74,8 @@ impl GivenNames {
         self.dimensions.extend(plain.map(|name| (group, name.to_owned())));
     }
 
-    /// Returns true if a dimension of `group` that arrays call `original`, or nothing, can have the name `shown`.
+    /// Returns true if a dimension of `group` that arrays call `original`, or nothing, can have the
+    /// name `shown`.
     fn allow(&self, group: usize, original: Option<&str>, shown: &str) -> bool {
         if original == Some(shown) {
             return true;
@@ -82,7 +87,8 @@ impl GivenNames {
 }
 
 impl Dimensions {
-    /// Creates the dimensions of a file with groups: the parent and the name of each, the root first. `given` has the names of all arrays.
+    /// Creates the dimensions of a file with groups: the parent and the name of each, the root
+    /// first. `given` has the names of all arrays.
     pub(super) fn new<'a>(groups: impl Iterator<Item = (usize, &'a str)>, given: GivenNames) -> Self {
         let mut dimensions = Dimensions { given, ..Dimensions::default() };
         for (parent, name) in groups {
@@ -92,8 +98,9 @@ impl Dimensions {
         dimensions
     }
 
-    /// Returns the number of the dimension that the array at `path` asks for: a new one for a new name or size. A dimension with another
-    /// name is added to `findings`, for each array that has it.
+    /// Returns the number of the dimension that the array at `path` asks for: a new one for a new
+    /// name or size. A dimension with another name is added to `findings`, for each array that has
+    /// it.
     pub(super) fn number(&mut self, asked: Asked<'_>, path: &str, findings: &mut Vec<Finding>) -> usize {
         let name = asked.name.filter(|name| !name.is_empty());
         let allowed = name.and_then(names::allowed_member);
@@ -103,9 +110,10 @@ impl Dimensions {
         if let (Some(name), Some(shown)) = (name, shown)
             && name != shown
         {
-            let reason = match is_allowed {
-                true => "another dimension of the group has the name, with another size, or a group has it",
-                false => "programs do not accept the name",
+            let reason = if is_allowed {
+                "another dimension of the group has the name, with another size, or a group has it"
+            } else {
+                "programs do not accept the name"
             };
             findings.push(Finding {
                 path: path.to_owned(),
@@ -116,7 +124,8 @@ impl Dimensions {
         number
     }
 
-    /// Returns the number of the dimension that is asked for, and that is called `wish` if possible.
+    /// Returns the number of the dimension that is asked for, and that is called `wish` if
+    /// possible.
     fn number_of(&mut self, wish: String, asked: Asked<'_>) -> usize {
         let Asked { size, group, .. } = asked;
         let original = asked.name.map(str::to_owned);
@@ -152,9 +161,10 @@ impl Dimensions {
         number
     }
 
-    /// Returns the dimension of the nearest group above that of `key` whose arrays have it, too; none if it is not called `wish` there, as the group
-    /// below can have one of that name, or if a group on the way has another dimension of that name: programs look for dimensions by
-    /// name, and find that one.
+    /// Returns the dimension of the nearest group above that of `key` whose arrays have it, too;
+    /// none if it is not called `wish` there, as the group below can have one of that name, or if a
+    /// group on the way has another dimension of that name: programs look for dimensions by name,
+    /// and find that one.
     fn inherited(&self, wish: &str, key: &(usize, Option<String>, u64)) -> Option<usize> {
         let (mut at, original, size) = key.clone();
         while at > 0 {
@@ -186,7 +196,8 @@ mod tests {
         Asked { name, size, group, is_coordinate: false }
     }
 
-    /// A second of time is far more than thousands of them need, and far less than trying all names that are taken for each.
+    /// A second of time is far more than thousands of them need, and far less than trying all names
+    /// that are taken for each.
     #[test]
     fn many_names_that_become_one_take_numbers_in_turn() {
         let (mut dimensions, mut findings) =
@@ -229,7 +240,8 @@ mod tests {
         given.add(0, ("dim_2", "dim_2"), std::iter::empty());
         given.add(0, ("t\u{7}", "t_"), ["t\u{7}"].into_iter());
         given.add(1, ("n", "n"), ["a_b"].into_iter());
-        let (mut dimensions, mut findings) = (Dimensions::new([(0, ""), (0, "g")].into_iter(), given), Vec::new());
+        let mut dimensions = Dimensions::new([(0, ""), (0, "g")].into_iter(), given);
+        let mut findings = Vec::new();
         let mut number = |name, group| dimensions.number(asked(name, 2, group), "/v", &mut findings);
         assert_eq!([number(Some("a/b"), 0), number(Some("a_b"), 0), number(Some("e\u{301}"), 0)], [0, 1, 2]);
         // Of an array with the same name, whose coordinates it is, and none.
@@ -244,7 +256,8 @@ mod tests {
     fn a_dimension_that_another_one_hides_is_not_inherited() {
         // The root, /a, /a/b and /a/b/c.
         let groups = [(0, ""), (0, "a"), (1, "b"), (2, "c")];
-        let (mut dimensions, mut findings) = (Dimensions::new(groups.into_iter(), GivenNames::default()), Vec::new());
+        let mut dimensions = Dimensions::new(groups.into_iter(), GivenNames::default());
+        let mut findings = Vec::new();
         let mut number = |size, group| dimensions.number(asked(Some("z"), size, group), "/v", &mut findings);
         assert_eq!([number(3, 0), number(2, 1)], [0, 1]);
         // Programs that look for `z` from /a/b find that of /a.
@@ -266,7 +279,8 @@ mod tests {
     fn long_names_have_room_for_a_suffix() {
         let (mut dimensions, mut findings) =
             (Dimensions::new([(0, "")].into_iter(), GivenNames::default()), Vec::new());
-        let (long, longer) = ("x".repeat(255), "x".repeat(256));
+        let long = "x".repeat(255);
+        let longer = "x".repeat(256);
         for (name, size) in [(&long, 3), (&long, 77), (&longer, 4)] {
             dimensions.number(asked(Some(name), size, 0), "/v", &mut findings);
         }
@@ -278,7 +292,8 @@ mod tests {
     fn groups_share_the_dimensions_above_them() {
         // The root, /a, /a/b, /c and /c/d.
         let groups = [(0, ""), (0, "a"), (1, "b"), (0, "c"), (3, "d")];
-        let (mut dimensions, mut findings) = (Dimensions::new(groups.into_iter(), GivenNames::default()), Vec::new());
+        let mut dimensions = Dimensions::new(groups.into_iter(), GivenNames::default());
+        let mut findings = Vec::new();
         let mut number = |asked: Asked<'_>| dimensions.number(asked, "/v", &mut findings);
         assert_eq!(number(asked(Some("x"), 3, 0)), 0);
         assert_eq!([number(asked(Some("x"), 3, 2)), number(asked(Some("x"), 3, 1))], [0, 0]);

@@ -1,4 +1,5 @@
-//! The `zarr.json` of a node. Its attributes are parsed one by one: one that cannot be parsed must not take the others with it, nor the array.
+//! The `zarr.json` of a node. Its attributes are parsed one by one: one that cannot be parsed must
+//! not take the others with it, nor the array.
 
 use std::collections::HashMap;
 
@@ -92,7 +93,8 @@ impl StoredAttributes {
     }
 }
 
-/// Returns the bytes that the names of the attributes take at most, about. Their values count while they are made.
+/// Returns the bytes that the names of the attributes take at most, about. Their values count while
+/// they are made.
 pub(super) fn measure_attribute_names(zarr_json: &[u8]) -> u64 {
     let members = std::str::from_utf8(zarr_json).ok().and_then(|text| Members::parse(text).ok());
     match members.as_ref().and_then(|members| members.get("attributes")) {
@@ -115,8 +117,8 @@ fn inside_of_object(text: &str) -> Option<&str> {
     text.strip_prefix('{')?.strip_suffix('}').map(str::trim)
 }
 
-/// Parses an array's `zarr.json` to the members that determine its variable, and its attributes, which have the memory of both. Fails with the
-/// reason if it cannot be a variable.
+/// Parses an array's `zarr.json` to the members that determine its variable, and its attributes,
+/// which have the memory of both. Fails with the reason if it cannot be a variable.
 pub(super) fn parse_array(zarr_json: &[u8]) -> Result<(Value, StoredAttributes), Obstacle> {
     let text = std::str::from_utf8(zarr_json).map_err(|error| format!("zarr.json: {error}"))?;
     let members = Members::parse(text).map_err(|error| format!("zarr.json: {error}"))?;

@@ -1,22 +1,26 @@
 //! Chunks of a file: one or several units.
 //!
-//! HDF5 reads chunks without a filter in one of two ways. A chunk that fits into its cache is read as a whole, copied to the cache, and
-//! from there to the program: a program that wants one time step of a variable reads all time steps of a chunk. Of a larger
-//! chunk it reads what is wanted, directly. The cache is 1 MiB in HDF5 (8 MiB from 2.0 on), 16 MiB in netCDF-C, which makes it
-//! larger for larger chunks, up to 64 MiB. Measured with units of 4 MiB: a time slice reads 16 times the bytes in the first way.
+//! HDF5 reads chunks without a filter in one of two ways. A chunk that fits into its cache is read
+//! as a whole, copied to the cache, and from there to the program: a program that wants one time
+//! step of a variable reads all time steps of a chunk. Of a larger chunk it reads what is wanted,
+//! directly. The cache is 1 MiB in HDF5 (8 MiB from 2.0 on), 16 MiB in netCDF-C, which makes it
+//! larger for larger chunks, up to 64 MiB. Measured with units of 4 MiB: a time slice reads 16
+//! times the bytes in the first way.
 //!
-//! A unit is a chunk of the file, so that programs see the chunks of the array, and each begins on a page of its own: one that cannot be read
-//! takes no other with it. Large units with several indices along the first dimension are joined along it, as many as it takes to be larger
-//! than any cache.
+//! A unit is a chunk of the file, so that programs see the chunks of the array, and each begins on
+//! a page of its own: one that cannot be read takes no other with it. Large units with several
+//! indices along the first dimension are joined along it, as many as it takes to be larger than any
+//! cache.
 
 use super::variable::{Source, Variable};
 
 /// Bytes of the largest chunk that netCDF-C keeps in its cache (`DEFAULT_MAX_CHUNK_CACHE`).
 const CACHED: u64 = 64 << 20;
-/// Shortest run of bytes of a row of a unit for which chunks are made larger: the library reads each such run by itself, and shorter ones
-/// take longer than a copy through the cache.
+/// Shortest run of bytes of a row of a unit for which chunks are made larger: the library reads
+/// each such run by itself, and shorter ones take longer than a copy through the cache.
 const MIN_RUN: u64 = 512;
-/// Bytes of the smallest unit that is joined with others: a copy of a smaller one takes less than a millisecond.
+/// Bytes of the smallest unit that is joined with others: a copy of a smaller one takes less than a
+/// millisecond.
 const MIN_JOINED: u64 = 1 << 20;
 
 /// Returns the number of units along the first dimension that a chunk of the file has.
@@ -83,7 +87,8 @@ pub(super) fn unit_at(variable: &Variable, position: u64) -> Option<u64> {
     (row < first).then(|| row.saturating_mul(others).saturating_add(position / along % others))
 }
 
-/// Returns the number along the first dimension of the unit at `position`, if the file has chunks of `along` units of a `grid`.
+/// Returns the number along the first dimension of the unit at `position`, if the file has chunks
+/// of `along` units of a `grid`.
 pub(super) fn row_at(grid: &[u64], along: u64, position: u64) -> u64 {
     (position / along / units_of_a_row(grid)).saturating_mul(along).saturating_add(position % along)
 }

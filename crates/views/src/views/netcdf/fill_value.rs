@@ -9,7 +9,8 @@ use super::hdf5::model::DataType;
 use super::times::NOT_A_TIME;
 use crate::views::half::HalfForm;
 
-/// Returns one decoded element, little-endian, of the fill value in a `zarr.json`; none if it does not fit the type.
+/// Returns one decoded element, little-endian, of the fill value in a `zarr.json`; none if it does
+/// not fit the type.
 pub(super) fn parse(fill: &Value, of: &ElementType) -> Option<Vec<u8>> {
     if fill.is_null() {
         return Some(vec![0; of.size]);
@@ -39,7 +40,8 @@ pub(super) fn parse(fill: &Value, of: &ElementType) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns a value that elements are compared with as the file shows it; none if no element can have it.
+/// Returns a value that elements are compared with as the file shows it; none if no element can
+/// have it.
 pub(super) fn mark(value: &Value, of: &ElementType) -> Option<Vec<u8>> {
     let stored = match &of.shown {
         Shown::Number(data_type @ DataType::Int { size, signed }) => {
@@ -103,7 +105,8 @@ enum Float {
     Bits(u64),
 }
 
-/// Parses a floating-point number of `size` bytes: a number, a name, or its bits in hexadecimal digits.
+/// Parses a floating-point number of `size` bytes: a number, a name, or its bits in hexadecimal
+/// digits.
 fn hexadecimal(value: &Value, size: usize) -> Option<Float> {
     Some(match value {
         Value::Number(number) => Float::Number(number.as_f64()?),

@@ -1,7 +1,8 @@
 //! The contents of a file: the arrays of a group as variables, or those of all groups in groups.
 //!
-//! [`super::members`] finds groups and arrays, [`super::dimensions`] has the dimensions that they name, [`super::record_dimension`]
-//! chooses the unlimited ones, and [`super::datasets`] makes datasets of all that.
+//! [`super::members`] finds groups and arrays, [`super::dimensions`] has the dimensions that they
+//! name, [`super::record_dimension`] chooses the unlimited ones, and [`super::datasets`] makes
+//! datasets of all that.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -28,7 +29,8 @@ use icechunkfs_tree::tree::nodes::NodeIndex;
 const UNITS_MEMORY: usize = 1024;
 /// Memory of a finding in bytes, rounded up.
 const FINDING_MEMORY: usize = 256;
-/// Memory for making a variable or group in bytes, besides its `zarr.json`. Measured: 2.4 KiB for a variable with one of 520 bytes.
+/// Memory for making a variable or group in bytes, besides its `zarr.json`. Measured: 2.4 KiB for a
+/// variable with one of 520 bytes.
 const MEMBER_MEMORY: u64 = 2048;
 /// Most bytes of all datasets together: a file has less than 2^63.
 const MAX_BYTES: u64 = 1 << 62;
@@ -40,13 +42,15 @@ pub(super) struct GroupFile {
     /// Units of each dataset; none for a dimension without variable.
     pub(super) units: Vec<Option<Arc<Units>>>,
     pub(super) findings: Vec<Finding>,
-    /// Bytes of the header and of the chunks that are stored, as the file shows them: at most these, as several arrays may share a manifest.
+    /// Bytes of the header and of the chunks that are stored, as the file shows them: at most
+    /// these, as several arrays may share a manifest.
     pub(super) allocated: u64,
     _memory: Reservation,
 }
 
 impl GroupFile {
-    /// Makes the file of the group at `root`, which is called `file` in the report. Fails if it needs more memory than is left.
+    /// Makes the file of the group at `root`, which is called `file` in the report. Fails if it
+    /// needs more memory than is left.
     pub(super) async fn make(tree: &Arc<Tree>, root: NodeIndex, file: &str, options: &NetcdfOptions) -> Result<Self> {
         let mut reservation = memory::reserve(memory_of_making(tree, root, options.nested_groups), file).await?;
         let mut findings = Vec::new();
@@ -137,12 +141,14 @@ fn stored_bytes(tree: &Tree, variable: &Variable) -> u64 {
 fn memory_of_making(tree: &Tree, root: NodeIndex, nested: bool) -> u64 {
     let of = |node: NodeIndex| {
         let zarr_json = tree.zarr_json(node).unwrap_or_default();
-        // Names and texts of attributes are in the file's attributes, in the header, and in findings.
+        // Names and texts of attributes are in the file's attributes, in the header, and in
+        // findings.
         MEMBER_MEMORY + 2 * zarr_json.len() as u64 + 2 * document::measure_attribute_names(zarr_json)
     };
-    match nested {
-        true => tree.table().subtree(root).map(of).sum(),
-        false => tree.table().children(root).iter().copied().map(of).sum(),
+    if nested {
+        tree.table().subtree(root).map(of).sum()
+    } else {
+        tree.table().children(root).iter().copied().map(of).sum()
     }
 }
 

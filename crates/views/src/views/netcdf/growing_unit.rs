@@ -1,7 +1,8 @@
 //! Unit that is decoded from its beginning, as far as programs read it.
 //!
-//! A program that reads one time step of a chunk of twelve needs a twelfth of it, or what lies before its end, as a decoder can only begin at
-//! the beginning. And a program that reads all of it need not wait for the end to get the beginning.
+//! A program that reads one time step of a chunk of twelve needs a twelfth of it, or what lies
+//! before its end, as a decoder can only begin at the beginning. And a program that reads all of it
+//! need not wait for the end to get the beginning.
 
 use std::sync::Arc;
 
@@ -45,11 +46,13 @@ impl std::fmt::Debug for UnitDecoder {
     }
 }
 
-/// Bytes of the file that are copied from decoded ones: of the part of a chunk that lies within the array, little-endian.
+/// Bytes of the file that are copied from decoded ones: of the part of a chunk that lies within the
+/// array, little-endian.
 #[derive(Debug)]
 pub(super) struct Shown {
     grower: Grower,
-    /// Runs of elements that are shown, and what is left of the first of them: where it begins and its length, in bytes.
+    /// Runs of elements that are shown, and what is left of the first of them: where it begins and
+    /// its length, in bytes.
     runs: Runs,
     run: (usize, usize),
     /// Bytes of an element.
@@ -59,7 +62,8 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Prepares to copy `runs` of elements of `size` bytes, whose numbers of `number` bytes are reversed, if given.
+    /// Prepares to copy `runs` of elements of `size` bytes, whose numbers of `number` bytes are
+    /// reversed, if given.
     pub(super) fn new(grower: Grower, runs: Runs, size: usize, number: Option<usize>) -> Self {
         Shown { grower, runs, run: (0, 0), size: size.max(1), number }
     }
@@ -89,7 +93,8 @@ impl Shown {
 }
 
 impl UnitDecoder {
-    /// Joins a decoder with where its bytes go. `reservation` is for the stored bytes, and for the decoded ones if these are not shown.
+    /// Joins a decoder with where its bytes go. `reservation` is for the stored bytes, and for the
+    /// decoded ones if these are not shown.
     pub(super) fn new(steps: Steps, decoded: Grower, shown: Option<Shown>, reservation: Reservation) -> Self {
         UnitDecoder { steps, decoded, shown, _reservation: reservation }
     }
@@ -130,7 +135,8 @@ impl GrowingUnit {
         self.work.try_lock().is_some_and(|work| work.is_none())
     }
 
-    /// Decodes until the first `until` bytes are there, or about `batch` more. On a thread that may block.
+    /// Decodes until the first `until` bytes are there, or about `batch` more. On a thread that may
+    /// block.
     pub(super) fn decode(&self, until: usize, batch: usize) {
         let mut slot = self.work.lock();
         let Some(mut work) = slot.take() else { return };
@@ -146,7 +152,8 @@ impl GrowingUnit {
         }
     }
 
-    /// Returns bytes `from..end`: waits until they are decoded, or the first `enough`, which must have been requested.
+    /// Returns bytes `from..end`: waits until they are decoded, or the first `enough`, which must
+    /// have been requested.
     pub(super) async fn get(&self, from: usize, end: usize, enough: usize) -> Result<Bytes> {
         self.bytes.get(from..end, enough).await
     }

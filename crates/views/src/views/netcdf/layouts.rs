@@ -1,9 +1,11 @@
 //! Layouts of files, as programs may have seen them.
 //!
-//! The kernel keeps the header of a file for as long as it likes, and the daemon makes it anew when it has not been looked at for a time. Both must
-//! be the same: a program finds data by the header that it has. A layout follows from the documents of the arrays, but for texts of any length, whose
-//! chunks are read for it: one that cannot be decoded leaves the array out, and may have been damaged on its way only. So what a file
-//! looked like is remembered, and another layout is refused.
+//! The kernel keeps the header of a file for as long as it likes, and the daemon makes it anew when
+//! it has not been looked at for a time. Both must be the same: a program finds data by the header
+//! that it has. A layout follows from the documents of the arrays, but for texts of any length,
+//! whose chunks are read for it: one that cannot be decoded leaves the array out, and may have been
+//! damaged on its way only. So what a file looked like is remembered, and another layout is
+//! refused.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -22,7 +24,8 @@ use icechunkfs_tree::tree::nodes::NodeIndex;
 /// Files whose layouts are remembered, the last ones that were made: about a megabyte.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 14).unwrap();
 
-/// Fingerprints of layouts. Of the process, as a view that is not used for a time is made anew, too.
+/// Fingerprints of layouts. Of the process, as a view that is not used for a time is made anew,
+/// too.
 static SEEN: LazyLock<Mutex<LruCache<Layout, u64>>> = LazyLock::new(|| Mutex::new(LruCache::new(REMEMBERED)));
 
 /// File of a snapshot, and how it is shown.
@@ -45,12 +48,13 @@ impl Layout {
     pub(super) fn check(self, plan: &Plan) -> Result<()> {
         let now = plan.fingerprint();
         let before = *SEEN.lock().get_or_insert(self, || now);
-        match before == now {
-            true => Ok(()),
-            false => Err(Error::corrupt(
+        if before == now {
+            Ok(())
+        } else {
+            Err(Error::corrupt(
                 "its header would be another one than programs have seen, as texts can be read at one time and not at another: they would read \
                  wrong data. `icechunkfs verify` tells whether the repository is damaged. If it stays so, mount anew",
-            )),
+            ))
         }
     }
 }

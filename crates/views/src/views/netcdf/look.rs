@@ -1,7 +1,9 @@
-//! Values that determine how an array shows: the lengths of texts, and the times of which the longest unit is sought.
+//! Values that determine how an array shows: the lengths of texts, and the times of which the
+//! longest unit is sought.
 //!
-//! They are read when the header of a file is made. A chunk that is damaged, or that nobody may read, takes no others with it: what the rest says
-//! counts, and reading the chunk fails. One that cannot be read for now makes the look fail, as the header would be another one later.
+//! They are read when the header of a file is made. A chunk that is damaged, or that nobody may
+//! read, takes no others with it: what the rest says counts, and reading the chunk fails. One that
+//! cannot be read for now makes the look fail, as the header would be another one later.
 
 use std::sync::Arc;
 
@@ -22,12 +24,14 @@ use icechunkfs_tree::tree::Tree;
 /// Limits of an array of texts of any length: elements, and stored bytes.
 const MAX_TEXTS: u64 = 64 << 10;
 const MAX_TEXT_BYTES: u64 = 1 << 20;
-/// Most decoded bytes of the texts of a chunk, and the bytes for which memory is reserved first: few chunks of names have more.
+/// Most decoded bytes of the texts of a chunk, and the bytes for which memory is reserved first:
+/// few chunks of names have more.
 const MAX_DECODED_TEXTS: u64 = 64 << 20;
 const FIRST_DECODED_TEXTS: u64 = 256 << 10;
 /// Part of the memory that the process may take which the texts of a chunk may have.
 const TEXTS_PART: u64 = 8;
-/// Limits of an array whose times are looked at: elements, and units that are read one after another.
+/// Limits of an array whose times are looked at: elements, and units that are read one after
+/// another.
 const MAX_TIMES: u64 = 1 << 20;
 const MAX_TIME_UNITS: u64 = 256;
 
@@ -60,7 +64,8 @@ pub(super) struct Note {
     pub(super) reason: String,
 }
 
-/// Looks at the values of `variable` as far as they determine how it shows. What differs from the array is added to `notes`.
+/// Looks at the values of `variable` as far as they determine how it shows. What differs from the
+/// array is added to `notes`.
 pub(super) async fn look(tree: &Arc<Tree>, variable: Variable, notes: &mut Vec<Note>) -> Result<Variable, Obstacle> {
     match variable.element.shown {
         Shown::Texts => at_texts(tree, variable, notes).await,
@@ -92,7 +97,8 @@ async fn at_texts(tree: &Arc<Tree>, mut variable: Variable, notes: &mut Vec<Note
         return Err(format!("texts of any length in more than {MAX_TEXT_BYTES} bytes").into());
     }
     let mut longest = variable.fill.len() as u64;
-    let (mut fault, mut has_read) = (None, false);
+    let mut fault = None;
+    let mut has_read = false;
     for number in 0..units {
         let place = StoredPlace::chunk(tree, variable.node, &coords_in(&variable.grid, number));
         match longest_of_chunk(tree, &place, &variable.chain, each as usize).await {
@@ -158,7 +164,8 @@ async fn longest_of_chunk(
     }
 }
 
-/// Finds the longest unit in which all times of an array are whole numbers, and whether any is missing.
+/// Finds the longest unit in which all times of an array are whole numbers, and whether any is
+/// missing.
 async fn at_times(
     tree: &Arc<Tree>,
     mut variable: Variable,
@@ -167,10 +174,7 @@ async fn at_times(
 ) -> Result<Variable, Obstacle> {
     let is_small = product(&variable.grid, 1).is_some_and(|units| units <= MAX_TIME_UNITS)
         && product(&variable.shape, 1).is_some_and(|count| count <= MAX_TIMES);
-    let common = match is_small {
-        true => common_of_times(tree, &variable, times).await?,
-        false => None,
-    };
+    let common = if is_small { common_of_times(tree, &variable, times).await? } else { None };
     if let Some(common) = &common {
         variable.element.shown = Shown::Time(times.with_form(times.form_of(common)));
         variable.has_missing_times = common.has_missing;
@@ -195,7 +199,8 @@ async fn common_of_times(tree: &Arc<Tree>, variable: &Variable, times: Times) ->
     plain.element.shown = Shown::Time(times.with_form(Form::Plain));
     let units = Units::new(plain);
     let mut common = Common::default();
-    let (mut has_read, mut has_fault) = (false, false);
+    let mut has_read = false;
+    let mut has_fault = false;
     for number in 0..variable.grid.iter().product() {
         let place = FilePlace { position: number, from: 0 };
         match units.read(tree, &place, variable.shown_bytes()).await {
@@ -224,7 +229,8 @@ async fn common_of_times(tree: &Arc<Tree>, variable: &Variable, times: Times) ->
     Ok(Some(common).filter(|_| has_read))
 }
 
-/// Returns true if `error` is one of unit `number` itself, and stays: damage, or a virtual chunk that may not be read.
+/// Returns true if `error` is one of unit `number` itself, and stays: damage, or a virtual chunk
+/// that may not be read.
 async fn is_fault(tree: &Arc<Tree>, variable: &Variable, number: u64, error: &Error) -> bool {
     if !error.is_of_access() {
         return true;

@@ -62,9 +62,10 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Collects the members of the file of `root`, which is called `file`: its arrays, and with `nested` all groups below it with
-    /// theirs. What is left out or renamed is added to `findings`. An array that is the root of the hierarchy is a variable with
-    /// the name of its file: no other file has it. Fails if an array cannot be looked into now.
+    /// Collects the members of the file of `root`, which is called `file`: its arrays, and with
+    /// `nested` all groups below it with theirs. What is left out or renamed is added to
+    /// `findings`. An array that is the root of the hierarchy is a variable with the name of its
+    /// file: no other file has it. Fails if an array cannot be looked into now.
     pub(super) async fn collect(
         tree: &Arc<Tree>,
         root: NodeIndex,
@@ -98,9 +99,10 @@ impl Members {
                 let mut found = |deed: String, reason: &str| {
                     findings.push(Finding { path: path.clone(), deed, reason: reason.to_owned() });
                 };
-                let stored = match child == node {
-                    true => file.trim_start_matches('/').trim_end_matches(".nc"),
-                    false => tree.table().name(child),
+                let stored = if child == node {
+                    file.trim_start_matches('/').trim_end_matches(".nc")
+                } else {
+                    tree.table().name(child)
                 };
                 let Some(name) = names::allowed_member(stored) else {
                     found("left out".to_owned(), LONG_NAME);
@@ -111,16 +113,17 @@ impl Members {
                     continue;
                 }
                 let mut notes = Vec::new();
-                let variable = match is_array {
-                    false => None,
-                    true => match parse(tree, child, classic, &mut notes).await {
+                let variable = if is_array {
+                    match parse(tree, child, classic, &mut notes).await {
                         Ok(variable) => Some(variable),
                         Err(Obstacle::OfArray(reason)) => {
                             found("left out".to_owned(), &shortened(&reason));
                             continue;
                         }
                         Err(Obstacle::OfAccess(error)) => return Err(error).context(|| path),
-                    },
+                    }
+                } else {
+                    None
                 };
                 // A renamed member must not take the name of another one.
                 let is_shown = |other: &NodeIndex| nested || tree.table().array(*other).is_some();

@@ -1,13 +1,16 @@
 //! The NetCDF view: one NetCDF-4 (HDF5) file for each group with arrays, made while it is read.
 //!
-//! The layout of a file follows from the `zarr.json` of its arrays alone: its header is made in memory when the file is first
-//! looked at, the nodes of its B-trees are computed from their addresses, and its data are the decoded chunks of the arrays. So a byte
-//! range costs only the chunks that it touches. [`hdf5`] lays files out, [`group`] describes a group as one, [`variable`] an array,
-//! [`decode`] has the codecs, [`chunks`] the decoded chunks, [`partition`] those that are cut from stored ones.
+//! The layout of a file follows from the `zarr.json` of its arrays alone: its header is made in
+//! memory when the file is first looked at, the nodes of its B-trees are computed from their
+//! addresses, and its data are the decoded chunks of the arrays. So a byte range costs only the
+//! chunks that it touches. [`hdf5`] lays files out, [`group`] describes a group as one,
+//! [`variable`] an array, [`decode`] has the codecs, [`chunks`] the decoded chunks, [`partition`]
+//! those that are cut from stored ones.
 //!
-//! Files are read-only and never change. The file of group `a/b` is `a/b.nc`, beside the group's directory, that of the root
-//! `REPOSITORY.nc`; directories show only groups that have subgroups. With nested groups there is one file, that of the root, which
-//! has the others in it. What is left out, renamed or widened is listed in the report (`.icechunk/netcdf`) and counted once in the
+//! Files are read-only and never change. The file of group `a/b` is `a/b.nc`, beside the group's
+//! directory, that of the root `REPOSITORY.nc`; directories show only groups that have subgroups.
+//! With nested groups there is one file, that of the root, which has the others in it. What is left
+//! out, renamed or widened is listed in the report (`.icechunk/netcdf`) and counted once in the
 //! log; a bad array never spoils its file.
 
 mod access;
@@ -71,11 +74,13 @@ use icechunkfs_tree::tree::{Attributes, Kind, ROOT, Tree};
 
 /// Name of the view, and of its report.
 pub const NAME: &str = "netcdf";
-/// First inode number of files: number n is the file of node n. Above places and files that have become other inodes.
+/// First inode number of files: number n is the file of node n. Above places and files that have
+/// become other inodes.
 const FILES: u64 = 1 << 62;
 /// Files whose headers are kept.
 const KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
-/// Bytes of the repository's name that name the root's file: room is left for the suffix, and to tell it from groups.
+/// Bytes of the repository's name that name the root's file: room is left for the suffix, and to
+/// tell it from groups.
 const MAX_ROOT_NAME: usize = 200;
 /// Offsets in a listing: the dots, the root's own file, and two for each child.
 const DOT: u64 = 1;
@@ -83,7 +88,8 @@ const DOT_DOT: u64 = 2;
 const OWN_FILE: u64 = 3;
 const FIRST_CHILD: u64 = 4;
 
-/// Zeros as long as the largest read of the kernel: libraries read megabytes of the room between a header and the data.
+/// Zeros as long as the largest read of the kernel: libraries read megabytes of the room between a
+/// header and the data.
 static ZEROS: [u8; BUFFER_SIZE] = [0; BUFFER_SIZE];
 
 /// Snapshot as NetCDF files.
@@ -122,7 +128,8 @@ impl NetcdfView {
         !self.is_array(node) || !self.tree.table().children(node).is_empty()
     }
 
-    /// Returns true if `node` has a file: a group with arrays, an array with arrays below it, or of nested groups the root.
+    /// Returns true if `node` has a file: a group with arrays, an array with arrays below it, or of
+    /// nested groups the root.
     fn has_file(&self, node: NodeIndex) -> bool {
         if self.options.nested_groups {
             return node == 0;
@@ -169,8 +176,9 @@ impl NetcdfView {
         Ok(Attributes { inode: FILES + u64::from(node), kind: Kind::File, size })
     }
 
-    /// Returns the entry of a file in a listing. Its size needs its header, which names do not. A file that cannot be made is listed all the
-    /// same, without a size: looking at it gives the reason.
+    /// Returns the entry of a file in a listing. Its size needs its header, which names do not. A
+    /// file that cannot be made is listed all the same, without a size: looking at it gives the
+    /// reason.
     async fn entry<'a>(&self, node: NodeIndex, name: &'a str, offset: u64, extent: Extent) -> Entry<'a> {
         let size = match extent {
             Extent::Names => None,
@@ -213,16 +221,19 @@ impl NetcdfView {
                     continue;
                 }
                 if let Some(reason) = self.tree.table().get(node).and_then(|it| self.obstacle(it.parent, node)) {
-                    let (path, deed) = (self.file_path(node), "left out".to_owned());
+                    let path = self.file_path(node);
+                    let deed = "left out".to_owned();
                     findings.push(Finding { path, deed, reason: reason.to_owned() });
                     continue;
                 }
                 match self.file(node).await {
                     Ok(file) => findings.extend(file.get().into_iter().flat_map(|file| file.findings.iter().cloned())),
-                    // The report is kept: it must not say for good what is so now. A file that is too large for the memory stays so.
+                    // The report is kept: it must not say for good what is so now. A file that is
+                    // too large for the memory stays so.
                     Err(error) if error.is_of_access() && error.kind() != ErrorKind::OutOfMemory => return Err(error),
                     Err(error) => {
-                        let (path, deed) = (self.file_path(node), "left out".to_owned());
+                        let path = self.file_path(node);
+                        let deed = "left out".to_owned();
                         findings.push(Finding { path, deed, reason: error.to_string() });
                     }
                 }
@@ -254,7 +265,8 @@ impl NetcdfView {
         other.map(|_| "a group has the name of its file")
     }
 
-    /// Returns the reason why no file has the array `node`, as far as its document tells; none for groups.
+    /// Returns the reason why no file has the array `node`, as far as its document tells; none for
+    /// groups.
     fn reason(&self, node: NodeIndex) -> Option<String> {
         let table = self.tree.table();
         table.array(node)?;
@@ -318,7 +330,8 @@ impl NetcdfView {
     }
 }
 
-/// Returns the buffer of an answer that has several parts; the first one makes it long enough for all `left` bytes.
+/// Returns the buffer of an answer that has several parts; the first one makes it long enough for
+/// all `left` bytes.
 fn joined(read: &mut Vec<u8>, left: u64) -> &mut Vec<u8> {
     if read.capacity() == 0 {
         *read = memory::large_buffer(left as usize);
@@ -364,10 +377,7 @@ impl ViewTree for NetcdfView {
 
     async fn list(&self, inode: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
         if report::is_report(inode) {
-            return match self.report().await?.list(inode, offset, sink) {
-                true => Ok(()),
-                false => Err(not_a_directory(inode)),
-            };
+            return if self.report().await?.list(inode, offset, sink) { Ok(()) } else { Err(not_a_directory(inode)) };
         }
         let node = self.directory_node(inode).ok_or_else(|| not_a_directory(inode))?;
         let table = self.tree.table();

@@ -2,12 +2,12 @@
 
 use icu_normalizer::ComposingNormalizerBorrowed;
 
-/// Longest name in bytes. netCDF-C reads those of HDF5 links into 256 (`NC_MAX_NAME`), with a NUL; attributes may have as many there, but then
-/// `ncdump` prints nothing of the file.
+/// Longest name in bytes. netCDF-C reads those of HDF5 links into 256 (`NC_MAX_NAME`), with a NUL;
+/// attributes may have as many there, but then `ncdump` prints nothing of the file.
 pub(super) const MAX_NAME: usize = 255;
 
-/// Returns `name` in a form that programs accept: one bad name makes `ncdump` refuse the whole file. None if it is too long, or
-/// empty.
+/// Returns `name` in a form that programs accept: one bad name makes `ncdump` refuse the whole
+/// file. None if it is too long, or empty.
 pub(super) fn allowed(name: &str) -> Option<String> {
     let normal = ComposingNormalizerBorrowed::new_nfc().normalize(name);
     let plain: String =
@@ -28,18 +28,21 @@ pub(super) const NOT_A_COORDINATE: &str = "_nc4_non_coord_";
 /// Replacement of the prefix in names of other things. It is shorter, so that replacing ends.
 const NOT_THE_PREFIX: &str = "_nc4_noncoord_";
 
-/// Returns the name of a variable, a dimension or a group: as [`allowed`], and none that NetCDF takes for another.
+/// Returns the name of a variable, a dimension or a group: as [`allowed`], and none that NetCDF
+/// takes for another.
 pub(super) fn allowed_member(name: &str) -> Option<String> {
     allowed(name).map(without_prefix)
 }
 
-/// Returns the name of a dimension: `name`, which is allowed, followed by `suffix`. A long name is shortened to make room for it.
+/// Returns the name of a dimension: `name`, which is allowed, followed by `suffix`. A long name is
+/// shortened to make room for it.
 pub(super) fn with_suffix(name: &str, suffix: &str) -> String {
     let start = name.floor_char_boundary(MAX_NAME.saturating_sub(suffix.len()));
     without_prefix(format!("{}{suffix}", name.get(..start).unwrap_or_default()))
 }
 
-/// Changes what programs would remove from `name`, wherever it is: h5netcdf takes the prefix out of the middle of a name, too.
+/// Changes what programs would remove from `name`, wherever it is: h5netcdf takes the prefix out of
+/// the middle of a name, too.
 fn without_prefix(mut name: String) -> String {
     while name.contains(NOT_A_COORDINATE) {
         name = name.replace(NOT_A_COORDINATE, NOT_THE_PREFIX);

@@ -14,12 +14,13 @@ use icechunkfs_tree::tree::Tree;
 /// Attributes with the names of variables that have the bounds of another one.
 const OF_BOUNDS: [&str; 2] = ["bounds", "climatology"];
 
-/// Attributes by which programs know what the stored numbers mean. Those of the view are right: an array's own `units` say nothing about a
-/// `datetime64`, whose data type has its unit.
+/// Attributes by which programs know what the stored numbers mean. Those of the view are right: an
+/// array's own `units` say nothing about a `datetime64`, whose data type has its unit.
 const MEANING: [&str; 4] = ["units", "calendar", "dtype", "_Encoding"];
 
-/// Adds attributes that follow from the data type and the fill value, unless the array has them. Attributes of the array that would give its
-/// numbers another meaning are removed; returns their names.
+/// Adds attributes that follow from the data type and the fill value, unless the array has them.
+/// Attributes of the array that would give its numbers another meaning are removed; returns their
+/// names.
 pub(super) fn add(variable: &Variable, attributes: &mut Vec<Attribute>) -> Vec<String> {
     let text = |text: &str| Value::Text(text.to_owned());
     let fill = |bytes: Vec<u8>| Value::Numbers { data_type: variable.element.data_type(), bytes, count: Some(1) };
@@ -30,10 +31,11 @@ pub(super) fn add(variable: &Variable, attributes: &mut Vec<Attribute>) -> Vec<S
         Shown::Time(times) => {
             if let Some(units) = times.units() {
                 own.push(("units", text(&units)));
-                own.push(match times.is_span {
+                own.push(if times.is_span {
                     // By which xarray knows that it is no number with a unit of time.
-                    true => ("dtype", text(times.span_type())),
-                    false => ("calendar", text("proleptic_gregorian")),
+                    ("dtype", text(times.span_type()))
+                } else {
+                    ("calendar", text("proleptic_gregorian"))
                 });
                 let missing = variable.element.convert(NOT_A_TIME.to_le_bytes().to_vec());
                 own.extend(
@@ -56,8 +58,10 @@ pub(super) fn add(variable: &Variable, attributes: &mut Vec<Attribute>) -> Vec<S
     removed
 }
 
-/// Marks NaN as missing where it is the fill value of an array that misses chunks: many programs compute with it otherwise. Nobody has asked for the mark
-/// where no chunk is missing, and CF forbids it for coordinates and their bounds. Fails if it cannot be known now whether chunks are missing.
+/// Marks NaN as missing where it is the fill value of an array that misses chunks: many programs
+/// compute with it otherwise. Nobody has asked for the mark where no chunk is missing, and CF
+/// forbids it for coordinates and their bounds. Fails if it cannot be known now whether chunks are
+/// missing.
 pub(super) async fn add_marks(tree: &Arc<Tree>, members: &mut [Member]) -> Result<()> {
     let bounds: HashSet<(usize, String)> = members.iter().flat_map(names_of_bounds).collect();
     for member in members {
@@ -69,7 +73,8 @@ pub(super) async fn add_marks(tree: &Arc<Tree>, members: &mut [Member]) -> Resul
             continue;
         }
         if may_miss_chunks(tree, variable).await.context(|| &member.path)? {
-            let (data_type, bytes) = (variable.element.data_type(), variable.shown_fill.clone());
+            let data_type = variable.element.data_type();
+            let bytes = variable.shown_fill.clone();
             let value = Value::Numbers { data_type, bytes, count: Some(1) };
             member.attributes.push(Attribute { name: "_FillValue".to_owned(), value });
         }

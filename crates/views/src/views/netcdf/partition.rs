@@ -1,14 +1,17 @@
-//! Stored chunks that are not the units of a file: their edges, and the shape of the units that are cut from them.
+//! Stored chunks that are not the units of a file: their edges, and the shape of the units that are
+//! cut from them.
 //!
-//! The chunks of an HDF5 dataset have one shape and less than 4 GiB. Chunks of a rectilinear grid have different shapes, and a raw
-//! chunk may have any length: often it is a whole variable of another file, stored as a virtual chunk. Such arrays get units of
-//! their own, each made of parts of stored chunks. Chunks that are not compressed need not be read whole for that.
+//! The chunks of an HDF5 dataset have one shape and less than 4 GiB. Chunks of a rectilinear grid
+//! have different shapes, and a raw chunk may have any length: often it is a whole variable of
+//! another file, stored as a virtual chunk. Such arrays get units of their own, each made of parts
+//! of stored chunks. Chunks that are not compressed need not be read whole for that.
 
 /// Stored chunks along one dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Axis {
     runs: Vec<Run>,
-    /// Lengths of the longest and the shortest chunk: each unit needs them, and there may be as many runs as units.
+    /// Lengths of the longest and the shortest chunk: each unit needs them, and there may be as
+    /// many runs as units.
     longest: u64,
     shortest: u64,
 }
@@ -40,7 +43,8 @@ impl Segment {
     }
 }
 
-/// Fewest bytes of a unit that has elements of one chunk only. Each unit has a page of its own, of 4096 bytes.
+/// Fewest bytes of a unit that has elements of one chunk only. Each unit has a page of its own, of
+/// 4096 bytes.
 const MIN_UNIT: u64 = 1024;
 /// Most stored chunks that a unit may have parts of.
 const MAX_PARTS: u64 = 1 << 16;
@@ -48,10 +52,11 @@ const MAX_PARTS: u64 = 1 << 16;
 const MAX_TRIES: usize = 10_000;
 
 impl Axis {
-    /// Creates the axis of a dimension of `length` elements with runs of chunks: elements per chunk and number of chunks. None if
-    /// they do not cover the dimension.
+    /// Creates the axis of a dimension of `length` elements with runs of chunks: elements per chunk
+    /// and number of chunks. None if they do not cover the dimension.
     pub(super) fn new(runs: &[(u64, u64)], length: u64) -> Option<Self> {
-        let (mut element, mut chunk) = (0_u64, 0_u64);
+        let mut element = 0_u64;
+        let mut chunk = 0_u64;
         let mut list = Vec::new();
         for &(size, count) in runs {
             if size > 0 && count > 0 && element < length {
@@ -70,8 +75,8 @@ impl Axis {
         self.longest
     }
 
-    /// Returns the longest parts, all of one length, into which a dimension of `length` elements can be cut so that none has elements of two
-    /// chunks.
+    /// Returns the longest parts, all of one length, into which a dimension of `length` elements
+    /// can be cut so that none has elements of two chunks.
     fn common_length(&self, length: u64) -> u64 {
         let ends = self.runs.iter().skip(1).map(|run| run.element).chain([length]);
         let common = self.runs.iter().zip(ends).fold(0, |common, (run, end)| {
@@ -92,9 +97,10 @@ impl Axis {
     }
 }
 
-/// Returns the shape of units for stored chunks with these edges in an array of `shape` with elements of `size` bytes. None has parts of two
-/// chunks, so that a damaged one takes no other with it, unless such units would be short: along some dimensions they are then as
-/// long as the longest chunks.
+/// Returns the shape of units for stored chunks with these edges in an array of `shape` with
+/// elements of `size` bytes. None has parts of two chunks, so that a damaged one takes no other
+/// with it, unless such units would be short: along some dimensions they are then as long as the
+/// longest chunks.
 pub(super) fn unit_shape(axes: &[Axis], shape: &[u64], size: u64) -> Vec<u64> {
     let longest: Vec<u64> = longest_shape(axes, shape);
     let mut unit: Vec<u64> = axes.iter().zip(shape).map(|(axis, length)| axis.common_length(*length).max(1)).collect();
@@ -138,8 +144,9 @@ pub(super) fn greatest_common_divisor(mut one: u64, mut other: u64) -> u64 {
     one
 }
 
-/// Cuts `shape`, elements of `size` bytes, to about `target` bytes: whole rows of the last dimensions. If possible the parts end
-/// where a chunk of `shape` does, so that none has elements of two chunks.
+/// Cuts `shape`, elements of `size` bytes, to about `target` bytes: whole rows of the last
+/// dimensions. If possible the parts end where a chunk of `shape` does, so that none has elements
+/// of two chunks.
 pub(super) fn cut(shape: &[u64], size: u64, target: u64) -> Vec<u64> {
     let mut left = target.checked_div(size).unwrap_or(1).max(1);
     let mut cut: Vec<u64> = shape
@@ -190,7 +197,8 @@ mod tests {
     #[test]
     fn units_have_elements_of_one_chunk_if_they_are_not_short() {
         let axis = |runs: &[(u64, u64)], length| Axis::new(runs, length).unwrap();
-        let (months, map) = (axis(&[(31, 1), (28, 1), (31, 1), (30, 1)], 120), axis(&[(500, 2)], 1000));
+        let months = axis(&[(31, 1), (28, 1), (31, 1), (30, 1)], 120);
+        let map = axis(&[(500, 2)], 1000);
         assert_eq!(unit_shape(&[months.clone(), map.clone()], &[120, 1000], 16), [1, 500]);
         let even = axis(&[(2, 3), (4, 1), (8, 9)], 40);
         assert_eq!(even.common_length(40), 2);
@@ -198,7 +206,8 @@ mod tests {
         assert_eq!(axis(&[(6, 2), (100, 1)], 40).common_length(40), 6);
         assert_eq!(axis(&[(100, 1)], 40).common_length(40), 40);
         assert_eq!(unit_shape(&[even, axis(&[(700, 1), (1400, 1)], 2100)], &[40, 2100], 4), [2, 700]);
-        // Short units are as long as the longest chunk along the dimension where that is worth most.
+        // Short units are as long as the longest chunk along the dimension where that is worth
+        // most.
         assert_eq!(unit_shape(&[months.clone(), map], &[120, 1000], 1), [31, 500]);
         assert_eq!(unit_shape(&[months], &[120], 4), [31]);
     }

@@ -1,10 +1,12 @@
 //! Processors that threads decode on, each on one of its own.
 //!
-//! Threads that decode for long never sleep, so the scheduler does not choose a processor for them again. It moves one away from a busy
-//! processor when another is idle, but not to one that was idle for moments only, nor a thread that ran within the last half of a
-//! millisecond. While a program reads a series, the other processor is idle between its reads, and threads that take turns have all just run:
-//! two of them were seen on one processor of two for 30 of the 60 ms of a series (docs/performance.md). So a thread that finds
-//! another one on its processor leaves it. No thread is bound to a processor.
+//! Threads that decode for long never sleep, so the scheduler does not choose a processor for them
+//! again. It moves one away from a busy processor when another is idle, but not to one that was
+//! idle for moments only, nor a thread that ran within the last half of a millisecond. While a
+//! program reads a series, the other processor is idle between its reads, and threads that take
+//! turns have all just run: two of them were seen on one processor of two for 30 of the 60 ms of a
+//! series (docs/performance.md). So a thread that finds another one on its processor leaves it. No
+//! thread is bound to a processor.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +14,9 @@ use parking_lot::Mutex;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use tracing::debug;
 
-/// Shortest time between two moves of a thread. Where other programs keep all processors busy, moving gains nothing, and costs what the
-/// processor's caches held: about a tenth of a millisecond.
+/// Shortest time between two moves of a thread. Where other programs keep all processors busy,
+/// moving gains nothing, and costs what the processor's caches held: about a tenth of a
+/// millisecond.
 const PAUSE: Duration = Duration::from_millis(5);
 
 static THREADS: Mutex<DecoderThreads> = Mutex::new(DecoderThreads { last: 0, processors: Vec::new() });
@@ -23,7 +26,8 @@ static THREADS: Mutex<DecoderThreads> = Mutex::new(DecoderThreads { last: 0, pro
 struct DecoderThreads {
     /// Number of the last thread.
     last: u64,
-    /// Their numbers, and the processors on which they began their last batches, if they have not left them since.
+    /// Their numbers, and the processors on which they began their last batches, if they have not
+    /// left them since.
     processors: Vec<(u64, usize)>,
 }
 
@@ -35,7 +39,8 @@ pub(super) struct DecoderThread {
 }
 
 impl DecoderThreads {
-    /// Records that `thread` begins a batch on processor `here`. Returns the processors of others if it should leave this one.
+    /// Records that `thread` begins a batch on processor `here`. Returns the processors of others
+    /// if it should leave this one.
     fn begin(&mut self, thread: &mut DecoderThread, here: usize, now: Instant) -> Option<Vec<usize>> {
         self.processors.retain(|(number, _)| *number != thread.number);
         let is_shared = self.processors.iter().any(|(_, processor)| *processor == here);
@@ -57,7 +62,8 @@ impl DecoderThread {
         DecoderThread { number: threads.last, moved: None }
     }
 
-    /// Moves this thread if it should leave its processor. To be called at the beginning of each batch.
+    /// Moves this thread if it should leave its processor. To be called at the beginning of each
+    /// batch.
     pub(super) fn keep_apart(&mut self) {
         let others = THREADS.lock().begin(self, sched_getcpu(), Instant::now());
         if let Some(others) = others {
@@ -72,7 +78,8 @@ impl Drop for DecoderThread {
     }
 }
 
-/// Moves this thread to a processor that is none of `others`, if it may run on one. It may run on the same ones as before afterwards.
+/// Moves this thread to a processor that is none of `others`, if it may run on one. It may run on
+/// the same ones as before afterwards.
 fn leave(others: &[usize]) {
     let moved = sched_getaffinity(None).and_then(|allowed| {
         let mut wanted = allowed;
@@ -99,7 +106,8 @@ mod tests {
 
     #[test]
     fn one_of_two_threads_leaves_a_shared_processor() {
-        let (mut threads, start) = (DecoderThreads::default(), Instant::now());
+        let mut threads = DecoderThreads::default();
+        let start = Instant::now();
         let [mut one, mut two] = [1, 2].map(|number| DecoderThread { number, moved: None });
         let mut begin =
             |thread: &mut DecoderThread, here, ms| threads.begin(thread, here, start + Duration::from_millis(ms));

@@ -1,6 +1,8 @@
-//! Choice of the unlimited dimensions of a file: programs such as `ncra` and `ncrcat` work along them.
+//! Choice of the unlimited dimensions of a file: programs such as `ncra` and `ncrcat` work along
+//! them.
 //!
-//! A group has at most one, since classic files do, and only one that is the first of all variables that have it.
+//! A group has at most one, since classic files do, and only one that is the first of all variables
+//! that have it.
 
 use std::collections::HashSet;
 
@@ -10,7 +12,8 @@ use super::hdf5::model::Value;
 use crate::views::options::RecordDimension;
 use crate::views::report::Finding;
 
-/// Returns the numbers of the unlimited dimensions. What cannot be unlimited is added to `findings`, for the file at `file`.
+/// Returns the numbers of the unlimited dimensions. What cannot be unlimited is added to
+/// `findings`, for the file at `file`.
 pub(super) fn choose(
     wanted: &RecordDimension,
     dimensions: &Dimensions,
@@ -21,14 +24,14 @@ pub(super) fn choose(
     let mut candidates = candidates(wanted, dimensions, variables);
     candidates.sort();
     let inner: HashSet<usize> = variables.iter().flat_map(|named| named.dimensions.iter().skip(1).copied()).collect();
-    let (mut chosen, mut groups, mut failed) = (HashSet::new(), HashSet::new(), Vec::new());
+    let mut chosen = HashSet::new();
+    let mut groups = HashSet::new();
+    let mut failed = Vec::new();
     for (group, _, number) in candidates {
-        match inner.contains(&number) {
-            true => failed.push((group, number)),
-            false if groups.insert(group) => {
-                chosen.insert(number);
-            }
-            false => {}
+        if inner.contains(&number) {
+            failed.push((group, number));
+        } else if groups.insert(group) {
+            chosen.insert(number);
         }
     }
     for (group, number) in failed {
@@ -52,7 +55,8 @@ pub(super) fn choose(
     chosen
 }
 
-/// Returns the group, the rank among the candidates of the group, and the number of each dimension that may be meant.
+/// Returns the group, the rank among the candidates of the group, and the number of each dimension
+/// that may be meant.
 fn candidates(wanted: &RecordDimension, dimensions: &Dimensions, variables: &[Named]) -> Vec<(usize, u8, usize)> {
     let by_name = |matches: &dyn Fn(&str) -> bool, rank: u8| {
         let list = dimensions.list.iter().enumerate().filter(|(_, dimension)| matches(&dimension.name));

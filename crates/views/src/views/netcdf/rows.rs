@@ -15,8 +15,9 @@ pub(super) struct Block<'a> {
     pub(super) lengths: &'a [u64],
 }
 
-/// Runs of elements of a block: their positions in the array that is written and in the one that is read, and their length, all in
-/// elements. Dimensions that the block has whole in both arrays are parts of a run.
+/// Runs of elements of a block: their positions in the array that is written and in the one that is
+/// read, and their length, all in elements. Dimensions that the block has whole in both arrays are
+/// parts of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Runs {
     /// Dimensions of the block, the last ones part of a run.
@@ -41,7 +42,8 @@ impl Iterator for Runs {
 
     fn next(&mut self) -> Option<Self::Item> {
         let coords = self.next.as_mut()?;
-        let (mut to, mut from) = (0_u64, 0_u64);
+        let mut to = 0_u64;
+        let mut from = 0_u64;
         for (at, axis) in self.axes.iter().enumerate() {
             let coord = coords.get(at).copied().unwrap_or(0);
             to = to.saturating_mul(axis.to).saturating_add(axis.to_first).saturating_add(coord);
@@ -76,7 +78,8 @@ impl Block<'_> {
         });
         let axes: Vec<Axis> = axes.collect();
         // Dimensions above a run: those before the last one that is not whole.
-        let (mut above, mut run) = (axes.len(), 1_u64);
+        let mut above = axes.len();
+        let mut run = 1_u64;
         for axis in axes.iter().rev() {
             run = run.saturating_mul(axis.length);
             above -= 1;
@@ -91,7 +94,9 @@ impl Block<'_> {
     /// Copies the block from `source` to `target`, which have elements of `size` bytes.
     pub(super) fn copy(&self, target: &mut [u8], source: &[u8], size: usize) {
         for (to, from, run) in self.runs() {
-            let (to, from, bytes) = (to * size, from * size, run * size);
+            let to = to * size;
+            let from = from * size;
+            let bytes = run * size;
             if let (Some(to), Some(from)) = (target.get_mut(to..to + bytes), source.get(from..from + bytes)) {
                 to.copy_from_slice(from);
             }
@@ -99,8 +104,8 @@ impl Block<'_> {
     }
 }
 
-/// Copies `block`, elements of `size` bytes of an array of `shape`, into `array` of `outer` from element `first` on. The block is cut
-/// where it leaves the array.
+/// Copies `block`, elements of `size` bytes of an array of `shape`, into `array` of `outer` from
+/// element `first` on. The block is cut where it leaves the array.
 pub(super) fn paste(array: &mut [u8], outer: &[u64], first: &[u64], block: &[u8], shape: &[u64], size: usize) {
     let room = outer.iter().zip(first).map(|(outer, first)| outer.saturating_sub(*first));
     let lengths: Vec<u64> = room.zip(shape).map(|(room, length)| room.min(*length)).collect();
@@ -109,7 +114,8 @@ pub(super) fn paste(array: &mut [u8], outer: &[u64], first: &[u64], block: &[u8]
     part.copy(array, block, size);
 }
 
-/// Returns the part of `block`, elements of `size` bytes of an array of `shape`, that lies within `kept` from its first element on.
+/// Returns the part of `block`, elements of `size` bytes of an array of `shape`, that lies within
+/// `kept` from its first element on.
 pub(super) fn crop(block: Vec<u8>, shape: &[u64], kept: &[u64], size: usize) -> Vec<u8> {
     if shape == kept {
         return block;
@@ -126,7 +132,8 @@ pub(super) fn run_bytes(shape: &[u64], kept: &[u64], size: usize) -> u64 {
     kept_runs(shape, kept).run.saturating_mul(size as u64)
 }
 
-/// Returns the runs of elements of an array of `shape` that lie within `kept` from its first element on.
+/// Returns the runs of elements of an array of `shape` that lie within `kept` from its first
+/// element on.
 pub(super) fn kept_runs(shape: &[u64], kept: &[u64]) -> Runs {
     let zeros = vec![0; shape.len()];
     Block { to_shape: kept, to_first: &zeros, from_shape: shape, from_first: &zeros, lengths: kept }.runs()

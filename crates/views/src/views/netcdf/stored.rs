@@ -53,7 +53,8 @@ impl Stored {
         }
     }
 
-    /// Returns `length` bytes from `at` on, or as many as there are. Those of a file are read into `buffer`, on a thread that may block.
+    /// Returns `length` bytes from `at` on, or as many as there are. Those of a file are read into
+    /// `buffer`, on a thread that may block.
     pub(super) fn part<'a>(&'a self, at: u64, length: usize, buffer: &'a mut Vec<u8>) -> Result<&'a [u8]> {
         let length = self.len().saturating_sub(at).min(length as u64) as usize;
         match self {
@@ -163,7 +164,8 @@ impl<'a> StoredPlace<'a> {
         }
     }
 
-    /// Returns the inode of the chunk if it is stored, with `length` bytes; another length is an error.
+    /// Returns the inode of the chunk if it is stored, with `length` bytes; another length is an
+    /// error.
     pub(super) async fn stored_as(&self, tree: &Arc<Tree>, length: u64) -> Result<Option<u64>> {
         match tree.payload_at(self.node, &self.coords).await?.map(|payload| payload.length()) {
             None => Ok(None),
@@ -175,14 +177,16 @@ impl<'a> StoredPlace<'a> {
         }
     }
 
-    /// Finds the stored bytes, without reading them: their number must be known to reserve the memory for them. None if there are none.
+    /// Finds the stored bytes, without reading them: their number must be known to reserve the
+    /// memory for them. None if there are none.
     pub(super) async fn find(&self, tree: &Arc<Tree>) -> Result<Option<StoredRange>> {
         let Some(payload) = tree.payload_at(self.node, &self.coords).await? else { return Ok(None) };
         let range = self.range(tree, payload.length()).await?;
         Ok(range.map(|(offset, length)| StoredRange { inode: self.inode, payload, offset, length }))
     }
 
-    /// Returns offset and length of the stored bytes in a chunk of `size` bytes; none if there are none.
+    /// Returns offset and length of the stored bytes in a chunk of `size` bytes; none if there are
+    /// none.
     async fn range(&self, tree: &Arc<Tree>, size: u64) -> Result<Option<(u64, u64)>> {
         let Some((layout, number)) = self.inner else { return Ok(Some((0, size))) };
         let name = || tree.describe(self.inode);
@@ -200,7 +204,8 @@ impl<'a> StoredPlace<'a> {
     }
 }
 
-/// Reads `length` bytes of chunk file `inode` from `offset` on, on memory that the caller has reserved.
+/// Reads `length` bytes of chunk file `inode` from `offset` on, on memory that the caller has
+/// reserved.
 pub(super) async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Bytes> {
     let mut data = read_step(tree, inode, offset, length).await?;
     if let Data::Bytes(bytes) = &data

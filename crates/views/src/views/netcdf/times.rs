@@ -1,9 +1,11 @@
-//! Times and time spans (`numpy.datetime64`, `numpy.timedelta64`) as numbers with a unit that programs know.
+//! Times and time spans (`numpy.datetime64`, `numpy.timedelta64`) as numbers with a unit that
+//! programs know.
 //!
-//! Few programs know units below the second, and some take them for others: the nanoseconds of pandas are the year 52007 for one of them. So a
-//! file has whole numbers of days, hours, minutes or seconds, of the longest of these units in which all times of an array are
-//! whole numbers; if there is none, `double` seconds. The times are looked at for that ([`super::look`]): for stored units of at least a second to
-//! know whether any is missing.
+//! Few programs know units below the second, and some take them for others: the nanoseconds of
+//! pandas are the year 52007 for one of them. So a file has whole numbers of days, hours, minutes
+//! or seconds, of the longest of these units in which all times of an array are whole numbers; if
+//! there is none, `double` seconds. The times are looked at for that ([`super::look`]): for stored
+//! units of at least a second to know whether any is missing.
 
 use serde_json::Value;
 
@@ -86,8 +88,8 @@ impl Unit {
 }
 
 impl Times {
-    /// Parses the configuration of data type `numpy.datetime64`, or `numpy.timedelta64` if `is_span` is true. The form is one that has all
-    /// times whatever they are.
+    /// Parses the configuration of data type `numpy.datetime64`, or `numpy.timedelta64` if
+    /// `is_span` is true. The form is one that has all times whatever they are.
     pub(super) fn parse(configuration: Option<&Value>, is_span: bool) -> Self {
         let setting = |key: &str| configuration.and_then(|configuration| configuration.get(key));
         let multiple = setting("scale_factor").map_or(Some(1), Value::as_u64);
@@ -135,7 +137,8 @@ impl Times {
         Some(if self.is_span { unit.name().to_owned() } else { format!("{} since 1970-01-01 00:00:00", unit.name()) })
     }
 
-    /// Returns the type that xarray gives to time spans: it has no longer unit than a second, and no shorter one than a nanosecond.
+    /// Returns the type that xarray gives to time spans: it has no longer unit than a second, and
+    /// no shorter one than a nanosecond.
     pub(super) fn span_type(&self) -> &'static str {
         match self.stored {
             StoredUnit::Fraction(_, parts) if parts > 1_000_000 => "timedelta64[ns]",
@@ -187,7 +190,8 @@ impl Times {
             StoredUnit::Fraction(seconds, parts) => {
                 let number = i128::from(time) * i128::from(seconds);
                 let parts = i128::from(parts);
-                let (whole, rest) = (number.div_euclid(parts), number.rem_euclid(parts));
+                let whole = number.div_euclid(parts);
+                let rest = number.rem_euclid(parts);
                 whole as f64 + rest as f64 / parts as f64
             }
             _ => time as f64,
@@ -235,9 +239,12 @@ impl Common {
 
 fn stored_unit(unit: &str, multiple: u64) -> StoredUnit {
     let seconds = |seconds: u64| StoredUnit::Seconds(seconds.saturating_mul(multiple));
-    let fraction = |parts: u64| match multiple.is_multiple_of(parts) {
-        true => StoredUnit::Seconds(multiple / parts),
-        false => StoredUnit::Fraction(multiple, parts),
+    let fraction = |parts: u64| {
+        if multiple.is_multiple_of(parts) {
+            StoredUnit::Seconds(multiple / parts)
+        } else {
+            StoredUnit::Fraction(multiple, parts)
+        }
     };
     match unit {
         "Y" => StoredUnit::Months(multiple.saturating_mul(12)),
@@ -265,11 +272,13 @@ fn exact(number: i128, divisor: i128) -> Result<i128> {
     }
 }
 
-/// Returns the days from the beginning of 1970 to that of a month, counted from January 1970, of the Gregorian calendar.
+/// Returns the days from the beginning of 1970 to that of a month, counted from January 1970, of
+/// the Gregorian calendar.
 fn days_before_month(month: i128) -> i128 {
     // Years that begin with March have their leap day at the end.
     let from_march = month - 2;
-    let (year, month) = (1970 + from_march.div_euclid(12), from_march.rem_euclid(12));
+    let year = 1970 + from_march.div_euclid(12);
+    let month = from_march.rem_euclid(12);
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     // From March 1 of year 0.
     year * 365 + leap_days + (153 * month + 2) / 5 - 719_468

@@ -23,7 +23,8 @@ const MAX_RANK: usize = 32;
 const MAX_CHUNK: u64 = 1 << 32;
 /// Chunks of an array that have numbers of their own.
 const MAX_CHUNKS: u64 = 1 << 62;
-/// Length from which on raw chunks are cut: a program that reads one value should not read a gigabyte.
+/// Length from which on raw chunks are cut: a program that reads one value should not read a
+/// gigabyte.
 const MAX_RAW: u64 = 64 << 20;
 /// Length of the parts that they are cut into.
 const CUT: u64 = 8 << 20;
@@ -81,8 +82,9 @@ struct Storage {
 }
 
 impl Variable {
-    /// Parses the array at `node`, without a look at its values ([`super::look`]). Returns it with its attributes; fails with the reason if
-    /// it cannot be a variable. `classic` is true for types that classic programs have.
+    /// Parses the array at `node`, without a look at its values ([`super::look`]). Returns it with
+    /// its attributes; fails with the reason if it cannot be a variable. `classic` is true for
+    /// types that classic programs have.
     pub(super) fn parse(tree: &Tree, node: NodeIndex, classic: bool) -> Result<(Self, StoredAttributes), Obstacle> {
         let array = tree.table().array(node).ok_or("no array")?;
         let zarr_json = tree.zarr_json(node).ok_or("no zarr.json")?;
@@ -160,10 +162,7 @@ impl Variable {
     /// Checks that a unit is not too long for the file.
     pub(super) fn check_length(&self) -> Result<(), String> {
         let size = self.element.shown_size(self.longest) as u64;
-        match product(&self.kept, size).is_some_and(|bytes| bytes < MAX_CHUNK) {
-            true => Ok(()),
-            false => Err(TOO_LONG.into()),
-        }
+        if product(&self.kept, size).is_some_and(|bytes| bytes < MAX_CHUNK) { Ok(()) } else { Err(TOO_LONG.into()) }
     }
 
     /// Returns the bytes of a unit in the file.
@@ -204,7 +203,8 @@ impl Storage {
             if chain.has_shards() {
                 return Err("shards in a grid that is not regular".to_owned());
             }
-            let (size, is_raw) = (element.size.max(1) as u64, chain.raw_order().is_some());
+            let size = element.size.max(1) as u64;
+            let is_raw = chain.raw_order().is_some();
             if !is_raw && product(&longest, size).is_none_or(|bytes| bytes >= MAX_CHUNK) {
                 return Err(TOO_LONG.to_owned());
             }

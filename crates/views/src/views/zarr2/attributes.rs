@@ -1,7 +1,8 @@
 //! Attributes of a node as its `.zattrs`.
 //!
-//! Values keep their bytes, with three exceptions: the names of dimensions become `_ARRAY_DIMENSIONS`, the `_FillValue` of a
-//! floating-point array becomes a number, and values that other programs cannot parse are left out.
+//! Values keep their bytes, with three exceptions: the names of dimensions become
+//! `_ARRAY_DIMENSIONS`, the `_FillValue` of a floating-point array becomes a number, and values
+//! that other programs cannot parse are left out.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -44,7 +45,8 @@ pub(super) fn map(attributes: Option<&str>, array: Option<&ArrayProperties<'_>>)
         None | Some("null") => Default::default(),
         Some(text) => Members::parse_unicode(text).map_err(|_| format!("attributes {}", shorten(text)))?,
     };
-    // Of several attributes with one name the last one counts, at the place of the first one, as in Python.
+    // Of several attributes with one name the last one counts, at the place of the first one, as in
+    // Python.
     let mut values: Vec<(&str, &str)> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
     for (name, value) in members.iter() {
@@ -120,7 +122,8 @@ fn quoted_names(names: &[String]) -> String {
     format!("[{}]", names.join(","))
 }
 
-/// Decodes a `_FillValue` as xarray writes it for version 3: the base64 of a float64, and for a complex number a pair of them.
+/// Decodes a `_FillValue` as xarray writes it for version 3: the base64 of a float64, and for a
+/// complex number a pair of them.
 fn decode(value: &str, data_type: &DataType) -> Option<String> {
     match data_type {
         DataType::Float(_) => decode_float(value),

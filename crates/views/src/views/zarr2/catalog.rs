@@ -1,7 +1,8 @@
 //! Nodes that a Zarr version 2 view has, and their documents.
 //!
-//! Nothing is mapped before it is asked for. A byte per node records what the mapping of its `zarr.json` said, and the documents
-//! that were used last stay in a small cache: a program asks for the size of a document, and then reads it.
+//! Nothing is mapped before it is asked for. A byte per node records what the mapping of its
+//! `zarr.json` said, and the documents that were used last stay in a small cache: a program asks
+//! for the size of a document, and then reads it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -99,8 +100,8 @@ impl Catalog {
         self.form_now(node)
     }
 
-    /// Returns the form of `node` like [`Catalog::form`], and maps its `zarr.json` on this thread if need be. A failure is not
-    /// recorded.
+    /// Returns the form of `node` like [`Catalog::form`], and maps its `zarr.json` on this thread
+    /// if need be. A failure is not recorded.
     pub(super) fn form_now(&self, node: NodeIndex) -> Result<Option<NodeForm>> {
         let mut bits = self.state(node);
         if bits & state::KNOWN == 0 {
@@ -123,8 +124,8 @@ impl Catalog {
         Ok(Some(if is_array { NodeForm::Array { has_checksum } } else { NodeForm::Group }))
     }
 
-    /// Returns the documents of `node` if it is an array, or the reason why the view leaves the node out. The outer error is that of a lack
-    /// of memory.
+    /// Returns the documents of `node` if it is an array, or the reason why the view leaves the
+    /// node out. The outer error is that of a lack of memory.
     pub(super) fn reason(&self, node: NodeIndex) -> Result<Result<Option<ArrayDocuments>, String>> {
         let table = self.tree.table();
         if let Some(reason) = self.reason_of_name(node) {
@@ -150,7 +151,8 @@ impl Catalog {
     /// Returns the reason why the view leaves `node` out whatever it is.
     fn reason_of_name(&self, node: NodeIndex) -> Option<String> {
         let table = self.tree.table();
-        let (name, parent) = (table.name(node), table.get(node)?.parent);
+        let name = table.name(node);
+        let parent = table.get(node)?.parent;
         if node == 0 {
             return None;
         }
@@ -168,7 +170,8 @@ impl Catalog {
 
     fn path_length(&self, node: NodeIndex) -> usize {
         let table = self.tree.table();
-        let (mut at, mut length) = (node, 0);
+        let mut at = node;
+        let mut length = 0;
         while let Some(entry) = table.get(at).filter(|_| at != 0 && length <= MAX_PATH) {
             length += table.name(at).len() + 1;
             at = entry.parent;
@@ -200,7 +203,8 @@ impl Catalog {
         }
     }
 
-    /// Returns the document `file`, which must not be `.zmetadata`; none if the node does not have it.
+    /// Returns the document `file`, which must not be `.zmetadata`; none if the node does not have
+    /// it.
     pub(super) async fn document(self: &Arc<Self>, file: DocumentFile) -> Result<Option<Bytes>> {
         if let Some(document) = self.documents.lock().documents.get(&file.inode()) {
             return Ok(Some(document.clone()));
@@ -231,7 +235,8 @@ impl Catalog {
         Ok(Some(document))
     }
 
-    /// Makes the document `file`. Returns true with it if it depends on the existence of every chunk.
+    /// Makes the document `file`. Returns true with it if it depends on the existence of every
+    /// chunk.
     fn make(&self, file: DocumentFile) -> Result<(String, bool)> {
         if file.kind == DocumentKind::Group {
             return Ok((GROUP.to_owned(), false));
@@ -257,7 +262,8 @@ impl Catalog {
         Ok(mapped.unwrap_or_else(|| GroupDocuments { zattrs: "{}".to_owned(), changed: Vec::new() }))
     }
 
-    /// Returns the documents of a group, or the reason why its attributes cannot be read; none if it has no `zarr.json`.
+    /// Returns the documents of a group, or the reason why its attributes cannot be read; none if
+    /// it has no `zarr.json`.
     pub(super) fn group(&self, node: NodeIndex) -> Result<Option<Result<GroupDocuments, String>>> {
         let Some(zarr_json) = self.tree.zarr_json(node) else { return Ok(None) };
         let _held = self.reserve(node, zarr_json)?;
@@ -276,7 +282,8 @@ impl Catalog {
         }
         let is_complete = match self.is_complete(node).await {
             Ok(is_complete) => is_complete,
-            // A damaged manifest is an error for the chunks that it lists, and not for the array's documents.
+            // A damaged manifest is an error for the chunks that it lists, and not for the array's
+            // documents.
             Err(error) if error.is_permanent() => false,
             Err(error) => return Err(error),
         };
@@ -289,10 +296,12 @@ impl Catalog {
         chunks.has_all().await.context(|| format!("/{}", self.tree.table().path(node)))
     }
 
-    /// Calls `visit` for every node with its form: none for nodes that the view leaves out. Nodes below those are skipped.
+    /// Calls `visit` for every node with its form: none for nodes that the view leaves out. Nodes
+    /// below those are skipped.
     pub(super) fn walk(&self, mut visit: impl FnMut(NodeIndex, Option<NodeForm>) -> Result<()>) -> Result<()> {
         let table = self.tree.table();
-        let (mut node, end) = (0, table.len() as u64);
+        let mut node = 0;
+        let end = table.len() as u64;
         while u64::from(node) < end {
             let form = self.form_now(node)?;
             visit(node, form)?;

@@ -9,8 +9,9 @@
 //! | bytes codecs | filters, and the last one the compressor |
 //! | `crc32c`, last | nothing: the view trims the checksum from the chunk files |
 //!
-//! A trimmed checksum is one that no program can check. The mapping `{"id": "crc32c"}` is worse: GDAL refuses the array, and so does
-//! zarr-python, for the whole group, unless an optional package is installed.
+//! A trimmed checksum is one that no program can check. The mapping `{"id": "crc32c"}` is worse:
+//! GDAL refuses the array, and so does zarr-python, for the whole group, unless an optional package
+//! is installed.
 
 use super::data_type::{ByteOrder, DataType};
 use super::numcodecs;
@@ -113,7 +114,8 @@ fn byte_order(bytes: &Extension<'_>, stored: &DataType) -> Result<ByteOrder, Str
         Some("little") => Ok(ByteOrder::Little),
         Some("big") => Ok(ByteOrder::Big),
         None if !stored.has_order() => Ok(ByteOrder::Little),
-        // zarr-python writes structures so, in the order of its machine: all that it supports are little-endian.
+        // zarr-python writes structures so, in the order of its machine: all that it supports are
+        // little-endian.
         None if matches!(stored, DataType::Structure(_)) => Ok(ByteOrder::Little),
         None => Err("codec `bytes` without a byte order".to_owned()),
         Some(_) => Err("codec `bytes` with an unknown byte order".to_owned()),

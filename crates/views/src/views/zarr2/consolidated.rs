@@ -14,7 +14,8 @@ use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::Result;
 use icechunkfs_base::memory;
 
-/// Most bytes of `.zmetadata`: a few hundred thousand arrays. Programs hold several times as many in memory.
+/// Most bytes of `.zmetadata`: a few hundred thousand arrays. Programs hold several times as many
+/// in memory.
 const MAX_BYTES: usize = 512 << 20;
 /// Bytes that are reserved at a time.
 const STEP: usize = 1 << 20;
@@ -80,7 +81,8 @@ fn write(catalog: &Catalog) -> Result<Option<Bytes>> {
 pub(super) async fn report(catalog: &Arc<Catalog>) -> Result<Report> {
     let catalog = Arc::clone(catalog);
     blocking(move || {
-        let (mut findings, mut more) = (Vec::new(), 0_u64);
+        let mut findings = Vec::new();
+        let mut more = 0_u64;
         let mut add = |mut path: String, deed: &str, reason: String| {
             if findings.len() < MAX_FINDINGS {
                 path.truncate(path.floor_char_boundary(MAX_PATH));
@@ -89,7 +91,8 @@ pub(super) async fn report(catalog: &Arc<Catalog>) -> Result<Report> {
                 more += 1;
             }
         };
-        let (tree, table) = (catalog.tree(), catalog.tree().table());
+        let tree = catalog.tree();
+        let table = catalog.tree().table();
         for Finding { path, deed, reason } in report::nodes_with_long_names(tree) {
             add(path, &deed, reason);
         }

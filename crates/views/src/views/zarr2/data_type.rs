@@ -151,7 +151,8 @@ fn number(name: &str) -> Option<DataType> {
 
 /// Returns the type of a single value.
 fn simple(extension: &Extension<'_>) -> Result<DataType, String> {
-    let (name, configuration) = (extension.name.as_str(), &extension.configuration);
+    let name = extension.name.as_str();
+    let configuration = &extension.configuration;
     let unknown = || format!("version 2 has no data type `{}`", shorten(name));
     let length = || {
         let bytes = configuration.get("length_bytes").and_then(|text| text.parse::<u64>().ok());

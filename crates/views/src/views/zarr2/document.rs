@@ -1,7 +1,9 @@
-//! The documents of a node: `zarr.json` of version 3 to `.zarray`, `.zgroup` and `.zattrs` of version 2.
+//! The documents of a node: `zarr.json` of version 3 to `.zarray`, `.zgroup` and `.zattrs` of
+//! version 2.
 //!
-//! Nothing here knows of trees or chunks. A `zarr.json` may be hostile: the mapping gives documents that every reader can parse, or the
-//! reason why there are none, and takes memory in proportion to the document.
+//! Nothing here knows of trees or chunks. A `zarr.json` may be hostile: the mapping gives documents
+//! that every reader can parse, or the reason why there are none, and takes memory in proportion to
+//! the document.
 
 use super::attributes::{self, ArrayProperties};
 use super::codecs;
@@ -20,7 +22,8 @@ pub(super) const GROUP: &str = r#"{"zarr_format":2}"#;
 
 /// Most dimensions of an array in numpy before 2.0.
 const MAX_RANK: usize = 32;
-/// Most copies of a text: in a value, in the document before and after it has grown, and as the program gets it.
+/// Most copies of a text: in a value, in the document before and after it has grown, and as the
+/// program gets it.
 const COPIES: u64 = 8;
 /// Most bytes of a `zarr.json` that needs no reservation: a mount maps a few at a time.
 const SMALL: usize = 2 << 10;
@@ -67,7 +70,8 @@ impl ArrayDocuments {
     }
 }
 
-/// Returns the separator with which version 2 has the chunks of an array of `rank` dimensions with keys by `encoding`.
+/// Returns the separator with which version 2 has the chunks of an array of `rank` dimensions with
+/// keys by `encoding`.
 pub(super) fn separator(encoding: &KeyEncoding, rank: usize) -> Separator {
     // GDAL 3.6 crashes on an array without dimensions that has the separator `/`.
     if rank == 0 { Separator::Dot } else { encoding.separator }
@@ -78,8 +82,8 @@ pub(super) fn encoding(separator: Separator) -> KeyEncoding {
     KeyEncoding { prefixed: false, separator, suffix: String::new() }
 }
 
-/// Maps the `zarr.json` of an array, or returns the reason why version 2 cannot have the array. Works on the reservation `room`
-/// ([`reserve`]).
+/// Maps the `zarr.json` of an array, or returns the reason why version 2 cannot have the array.
+/// Works on the reservation `room` ([`reserve`]).
 pub(super) fn map_array(zarr_json: &[u8], room: &mut Meter) -> Result<ArrayDocuments, String> {
     let members = parse(zarr_json)?;
     if members.get("zarr_format") != Some("3") {
@@ -118,13 +122,15 @@ pub(super) fn map_array(zarr_json: &[u8], room: &mut Meter) -> Result<ArrayDocum
     let properties = ArrayProperties { data_type: &data_type, rank, dimension_names };
     let attributes = attributes::map(members.get("attributes"), Some(&properties))?;
 
-    let (order, dtype) = (if pipeline.is_transposed { 'F' } else { 'C' }, data_type.dtype(pipeline.byte_order));
+    let order = if pipeline.is_transposed { 'F' } else { 'C' };
+    let dtype = data_type.dtype(pipeline.byte_order);
     let filters = match pipeline.filters.as_slice() {
         [] => "null".to_owned(),
         filters => format!("[{}]", filters.join(",")),
     };
     let compressor = pipeline.compressor.as_deref().unwrap_or("null");
-    let (shape, separator) = (&metadata.shape, if separator == Separator::Slash { '/' } else { '.' });
+    let shape = &metadata.shape;
+    let separator = if separator == Separator::Slash { '/' } else { '.' };
     let before = format!(
         "{{\"zarr_format\":2,\"shape\":{},\"chunks\":{},\"dtype\":{dtype},\"order\":\"{order}\",\
          \"compressor\":{compressor},\"filters\":{filters},\"fill_value\":",
@@ -143,8 +149,8 @@ pub(super) fn map_array(zarr_json: &[u8], room: &mut Meter) -> Result<ArrayDocum
     })
 }
 
-/// Maps the `zarr.json` of a group, or returns the reason why its attributes cannot be read. The caller has reserved the
-/// memory ([`reserve`]).
+/// Maps the `zarr.json` of a group, or returns the reason why its attributes cannot be read. The
+/// caller has reserved the memory ([`reserve`]).
 pub(super) fn map_group(zarr_json: &[u8]) -> Result<GroupDocuments, String> {
     let attributes = attributes::map(parse(zarr_json)?.get("attributes"), None)?;
     Ok(GroupDocuments { zattrs: attributes.text, changed: attributes.changed })
@@ -152,7 +158,8 @@ pub(super) fn map_group(zarr_json: &[u8]) -> Result<GroupDocuments, String> {
 
 /// Reserves the memory that the mapping of `zarr_json` may take.
 ///
-/// Errors: [`ErrorKind::OutOfMemory`](icechunkfs_base::error::ErrorKind::OutOfMemory), which is no reason to leave a node out.
+/// Errors: [`ErrorKind::OutOfMemory`](icechunkfs_base::error::ErrorKind::OutOfMemory), which is no
+/// reason to leave a node out.
 pub(super) fn reserve(zarr_json: &[u8]) -> CrateResult<Meter> {
     const WHAT: &str = "the Zarr version 2 form of a zarr.json";
     if zarr_json.len() <= SMALL {

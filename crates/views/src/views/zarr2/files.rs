@@ -2,7 +2,8 @@
 
 use icechunkfs_tree::tree::nodes::NodeIndex;
 
-/// First inode number of documents: above those of all places and of files that have become other inodes, below those of reports.
+/// First inode number of documents: above those of all places and of files that have become other
+/// inodes, below those of reports.
 const FIRST_INODE: u64 = 1 << 62;
 /// Numbers of each node.
 const PER_NODE: u64 = 4;

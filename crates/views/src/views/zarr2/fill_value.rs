@@ -1,6 +1,7 @@
 //! Fill values of version 3 as those of version 2.
 //!
-//! A value must be one that numpy takes for the data type: zarr-python 2 cannot list a group with an array that has another one.
+//! A value must be one that numpy takes for the data type: zarr-python 2 cannot list a group with
+//! an array that has another one.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +10,8 @@ use super::data_type::{ByteOrder, DataType};
 use crate::views::half::{self, HalfForm};
 use icechunkfs_format::zarr::members::{Members, list, quoted, shorten, string};
 
-/// Most bytes of an element that is made of the fill values of its fields: a short document can name long fields.
+/// Most bytes of an element that is made of the fill values of its fields: a short document can
+/// name long fields.
 const MAX_ELEMENT: u64 = 64 << 10;
 
 /// Returns the member `fill_value` of version 2 for the one of version 3, both as JSON.
@@ -39,8 +41,8 @@ pub(super) fn map(data_type: &DataType, text: &str, order: ByteOrder) -> Result<
     mapped.ok_or_else(|| format!("fill value {} for {}", shorten(text), shorten(&data_type.dtype(order))))
 }
 
-/// Returns the fill value of an array of which every chunk exists. Programs then read it nowhere but as the mark of missing values:
-/// it is the attribute `_FillValue`, as in version 3, or null.
+/// Returns the fill value of an array of which every chunk exists. Programs then read it nowhere
+/// but as the mark of missing values: it is the attribute `_FillValue`, as in version 3, or null.
 pub(super) fn of_complete(data_type: &DataType, attribute: Option<&str>) -> String {
     let is_number = matches!(
         data_type,
@@ -115,7 +117,8 @@ fn encode(bytes: Vec<u8>) -> String {
     quoted(&STANDARD.encode(bytes))
 }
 
-/// Maps the bytes of an element, or an object with the fill value of each field, as zarr-python writes them from 3.2 on.
+/// Maps the bytes of an element, or an object with the fill value of each field, as zarr-python
+/// writes them from 3.2 on.
 fn structure(text: &str, data_type: &DataType, order: ByteOrder) -> Option<String> {
     let DataType::Structure(fields) = data_type else { return None };
     if let Ok(members) = Members::parse(text) {
@@ -206,14 +209,10 @@ mod tests {
 
     #[test]
     fn values_of_every_type() {
-        let (text, times) = (
-            r#"{"name":"fixed_length_utf32","configuration":{"length_bytes":8}}"#,
-            r#"{"name":"numpy.datetime64","configuration":{"unit":"ns"}}"#,
-        );
-        let (short, structure) = (
-            r#"{"name":"null_terminated_bytes","configuration":{"length_bytes":3}}"#,
-            r#"{"name":"structured","configuration":{"fields":[["a","int16"],["b","uint8"]]}}"#,
-        );
+        let text = r#"{"name":"fixed_length_utf32","configuration":{"length_bytes":8}}"#;
+        let times = r#"{"name":"numpy.datetime64","configuration":{"unit":"ns"}}"#;
+        let short = r#"{"name":"null_terminated_bytes","configuration":{"length_bytes":3}}"#;
+        let structure = r#"{"name":"structured","configuration":{"fields":[["a","int16"],["b","uint8"]]}}"#;
         for (data_type, v3, v2) in [
             (r#""bool""#, "true", "true"),
             (r#""int8""#, "-128", "-128"),

@@ -1,4 +1,5 @@
-//! Listings of a Zarr version 2 view, page by page, without state between pages, as [`icechunkfs_tree::tree::directory`] has them.
+//! Listings of a Zarr version 2 view, page by page, without state between pages, as
+//! [`icechunkfs_tree::tree::directory`] has them.
 //!
 //! | offset | entry |
 //! |---|---|
@@ -120,7 +121,8 @@ impl Zarr2View {
     ) -> Result<()> {
         let table = self.tree().table();
         let (Some(array), Some(chunks)) = (table.array(node), self.tree().chunks(node)) else { return Ok(()) };
-        let (rank, encoding) = (array.grid.len(), encoding_of(array));
+        let rank = array.grid.len();
+        let encoding = encoding_of(array);
         let depth = match encoding.separator {
             Separator::Slash => prefix.len() + 1,
             Separator::Dot => rank,
@@ -142,9 +144,10 @@ impl Zarr2View {
                 let inode = table.inode(&TreePlace::Chunk(node, coords.clone()));
                 let offset = CHUNKS + array.position(coords);
                 let size = known(*size).map(|size| shown_size(size, has_checksum));
-                let is_shown = match coords.len() < rank {
-                    true => sink(Entry::new(&name, directory(inode), offset)),
-                    false => sink(Entry::file(&name, inode, size, offset)),
+                let is_shown = if coords.len() < rank {
+                    sink(Entry::new(&name, directory(inode), offset))
+                } else {
+                    sink(Entry::file(&name, inode, size, offset))
                 };
                 if !is_shown {
                     return Ok(());

@@ -1,12 +1,14 @@
 //! The Zarr version 2 view: a snapshot for programs that do not read version 3.
 //!
-//! Documents are mapped ([`document`], and [`data_type`], [`codecs`], [`fill_value`], [`attributes`] for its parts); chunk files are
-//! those of the native tree, by other names: the directories below `c` are directly below the array. Chunks and their directories
-//! keep their native inode numbers, documents have their own ([`files`]). [`catalog`] knows which nodes the view has, [`listing`]
-//! lists, [`consolidated`] makes `.zmetadata` and the report.
+//! Documents are mapped ([`document`], and [`data_type`], [`codecs`], [`fill_value`],
+//! [`attributes`] for its parts); chunk files are those of the native tree, by other names: the
+//! directories below `c` are directly below the array. Chunks and their directories keep their
+//! native inode numbers, documents have their own ([`files`]). [`catalog`] knows which nodes the
+//! view has, [`listing`] lists, [`consolidated`] makes `.zmetadata` and the report.
 //!
-//! A node with the name of a document or of a chunk of the array that it is in is left out, and so is an array that version 2 cannot
-//! have, each with all nodes below it: one array that zarr-python 2 cannot open spoils the group for it.
+//! A node with the name of a document or of a chunk of the array that it is in is left out, and so
+//! is an array that version 2 cannot have, each with all nodes below it: one array that zarr-python
+//! 2 cannot open spoils the group for it.
 
 mod attributes;
 mod catalog;
@@ -43,7 +45,8 @@ use icechunkfs_tree::tree::{Attributes, Kind, ROOT, Tree};
 #[derive(Debug)]
 pub struct Zarr2View {
     catalog: Arc<Catalog>,
-    /// Document `.zmetadata` of the root, once a program asked for it; none if it would be too large.
+    /// Document `.zmetadata` of the root, once a program asked for it; none if it would be too
+    /// large.
     consolidated: OnceCell<Option<Bytes>>,
     report: OnceCell<Report>,
 }
@@ -106,7 +109,8 @@ impl Zarr2View {
         }
     }
 
-    /// Looks up the chunk or directory of chunks `name` below `prefix`, whose place is in array `node`.
+    /// Looks up the chunk or directory of chunks `name` below `prefix`, whose place is in array
+    /// `node`.
     async fn lookup_chunk(
         &self,
         node: NodeIndex,

@@ -1,7 +1,8 @@
 //! Codecs that the library numcodecs has, with the settings that it takes.
 //!
-//! zarr-python 2 makes the codecs of an array when it opens the array, and cannot list a group with an array whose codecs it cannot
-//! make. So only settings that numcodecs is known to take are mapped.
+//! zarr-python 2 makes the codecs of an array when it opens the array, and cannot list a group with
+//! an array whose codecs it cannot make. So only settings that numcodecs is known to take are
+//! mapped.
 
 use super::data_type::{ByteOrder, DataType};
 use icechunkfs_format::zarr::members::{Extension, integer, quoted, shorten, string};
@@ -127,7 +128,8 @@ pub(super) fn is_final_checksum(codec: &Extension<'_>) -> bool {
     ["crc32c", "numcodecs.crc32c"].contains(&codec.name.as_str()) && location.is_none_or(|location| location == "end")
 }
 
-/// Returns the data type of the elements that array codec `codec` stores; none if it is that of its input.
+/// Returns the data type of the elements that array codec `codec` stores; none if it is that of its
+/// input.
 pub(super) fn stored_type(codec: &Extension<'_>) -> Result<Option<DataType>, String> {
     if codec.name == "numcodecs.packbits" {
         return Ok(Some(DataType::Integer { signed: false, size: 1 }));
@@ -139,7 +141,8 @@ pub(super) fn stored_type(codec: &Extension<'_>) -> Result<Option<DataType>, Str
         .transpose()
 }
 
-/// Returns `codec` as version 2 has it, for elements of `order` and of `item_size` bytes, none if these vary.
+/// Returns `codec` as version 2 has it, for elements of `order` and of `item_size` bytes, none if
+/// these vary.
 pub(super) fn map(codec: &Extension<'_>, order: ByteOrder, item_size: Option<u64>) -> Result<String, String> {
     let unknown = || format!("codec `{}`", shorten(&codec.name));
     let id = id(&codec.name).ok_or_else(unknown)?;

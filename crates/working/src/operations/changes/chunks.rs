@@ -1,8 +1,9 @@
 //! Chunks of an array: which files are chunks, and how they differ from the snapshot's.
 //!
-//! A directory is *in place* if it shows the directory of the snapshot that belongs there; its untouched entries are then
-//! unchanged, and are not looked at. Otherwise it was moved there: every chunk that it shows becomes a reference to the same
-//! stored bytes under other coordinates, and the chunks that belong there are deleted.
+//! A directory is *in place* if it shows the directory of the snapshot that belongs there; its
+//! untouched entries are then unchanged, and are not looked at. Otherwise it was moved there: every
+//! chunk that it shows becomes a reference to the same stored bytes under other coordinates, and
+//! the chunks that belong there are deleted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,8 +55,9 @@ impl ArrayContext {
         ArrayContext { id, path: path.to_owned(), index, grid, encoding, owner: None }
     }
 
-    /// Returns true if `place` is a chunk of an array that this one replaced. Leaving it out as any file without a place in Zarr would lose
-    /// the data of an array whose document a user has edited.
+    /// Returns true if `place` is a chunk of an array that this one replaced. Leaving it out as any
+    /// file without a place in Zarr would lose the data of an array whose document a user has
+    /// edited.
     fn is_of_replaced(&self, place: &TreePlace) -> bool {
         self.owner != self.index && is_of(place, self.owner)
     }
@@ -75,14 +77,14 @@ impl ArrayContext {
         }
     }
 
-    /// Returns true if `key` has numbers where the encoding has them, but too many, too few, or in another spelling.
+    /// Returns true if `key` has numbers where the encoding has them, but too many, too few, or in
+    /// another spelling.
     fn looks_like_a_chunk(&self, key: &str) -> bool {
         let KeyEncoding { prefixed, separator, suffix } = &self.encoding;
         let separator = if *separator == Separator::Slash { '/' } else { '.' };
-        let numbers = key.strip_suffix(suffix.as_str()).and_then(|key| match prefixed {
-            true => key.strip_prefix('c')?.strip_prefix(separator),
-            false => Some(key),
-        });
+        let numbers = key
+            .strip_suffix(suffix.as_str())
+            .and_then(|key| if *prefixed { key.strip_prefix('c')?.strip_prefix(separator) } else { Some(key) });
         numbers.is_some_and(|numbers| numbers.split(separator).all(is_number))
     }
 }
@@ -100,8 +102,9 @@ impl Detection<'_> {
         let base = Arc::clone(&self.base);
         let tree = &base.tree;
         let mut changes = BTreeMap::new();
-        // Directories still to be examined: position, path below the array, place of the snapshot that belongs there, and whether
-        // a node below the array shares the directory. Files there that are not chunks belong to that node.
+        // Directories still to be examined: position, path below the array, place of the snapshot
+        // that belongs there, and whether a node below the array shares the directory. Files there
+        // that are not chunks belong to that node.
         let mut pending = vec![(position, String::new(), place, false)];
         while let Some((position, relative, natural, is_shared)) = pending.pop() {
             let directory = self.get(position)?;
@@ -152,7 +155,8 @@ impl Detection<'_> {
                     }
                 }
             }
-            // Nodes below an array, which old repositories may have, are kept if they are untouched.
+            // Nodes below an array, which old repositories may have, are kept if they are
+            // untouched.
             if !is_shared && let Some(index) = directory.base_node() {
                 let path = if relative.is_empty() { array.path.clone() } else { below(&array.path, &relative) };
                 self.untouched_children(directory, &path, index);
@@ -194,7 +198,8 @@ impl Detection<'_> {
         }
     }
 
-    /// Reports chunks of the snapshot outside a grid that shrank. A commit would drop them; the user has to remove them.
+    /// Reports chunks of the snapshot outside a grid that shrank. A commit would drop them; the
+    /// user has to remove them.
     async fn report_out_of_grid(
         &mut self,
         array: &ArrayContext,
@@ -323,8 +328,9 @@ impl Detection<'_> {
         }
     }
 
-    /// Makes the chunks that `directory` shows of `place`, where they do not belong, chunks of `array`. They are classified like files that are
-    /// inodes of the working tree: the kernel, and earlier commits, decide which are.
+    /// Makes the chunks that `directory` shows of `place`, where they do not belong, chunks of
+    /// `array`. They are classified like files that are inodes of the working tree: the kernel, and
+    /// earlier commits, decide which are.
     async fn adopt_chunks(
         &mut self,
         array: &ArrayContext,
@@ -346,7 +352,8 @@ impl Detection<'_> {
         Ok(())
     }
 
-    /// Returns the chunks of the snapshot below `place` that `directory`, which shows it, has not replaced, with relative paths.
+    /// Returns the chunks of the snapshot below `place` that `directory`, which shows it, has not
+    /// replaced, with relative paths.
     pub(super) async fn untouched_chunks(
         &self,
         directory: &FrozenDirectory,
@@ -376,7 +383,8 @@ impl Detection<'_> {
         })
     }
 
-    /// Checks and queues a node below an array. If a node shares the parent directory, the walk of that node queues it.
+    /// Checks and queues a node below an array. If a node shares the parent directory, the walk of
+    /// that node queues it.
     fn nested_node(&mut self, position: usize, array: &ArrayContext, key: &str, is_shared: bool) -> Result<()> {
         let path = below(&array.path, key);
         let base_node = self.get(position)?.base_node();
@@ -420,7 +428,8 @@ impl Detection<'_> {
     }
 }
 
-/// Returns true if `key`, relative to an array with this grid and encoding, names one of its chunks.
+/// Returns true if `key`, relative to an array with this grid and encoding, names one of its
+/// chunks.
 pub fn is_chunk(grid: &[u32], encoding: &KeyEncoding, key: &str) -> bool {
     coords_of(encoding, grid.len(), key).is_some_and(|coords| is_in_grid(&coords, grid))
 }

@@ -29,11 +29,13 @@ pub(super) struct Detection<'a> {
     pub(super) groups_like_chunks: HashSet<String>,
     /// Directories whose path has a name that is not UTF-8. Printed, it looks like another one.
     pub(super) not_text: HashSet<EntryId>,
-    /// Chunks that an array has in the directory of a node below it, by directory and name: they are not files of that node.
+    /// Chunks that an array has in the directory of a node below it, by directory and name: they
+    /// are not files of that node.
     pub(super) shared_chunks: HashSet<(EntryId, Name)>,
     /// Directories of an array that belong to a node below it, too.
     pub(super) shared_directories: HashSet<EntryId>,
-    /// Ids that a restored node cannot get: those of the snapshot and of restored nodes that have been met. Filled when the first one is met.
+    /// Ids that a restored node cannot get: those of the snapshot and of restored nodes that have
+    /// been met. Filled when the first one is met.
     pub(super) taken_ids: Option<HashSet<NodeId>>,
 }
 

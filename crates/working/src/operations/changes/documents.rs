@@ -1,4 +1,5 @@
-//! Check of `zarr.json` before a commit: refuses documents that would fail later, or that other clients would read differently.
+//! Check of `zarr.json` before a commit: refuses documents that would fail later, or that other
+//! clients would read differently.
 
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_format::format::json;
@@ -24,12 +25,14 @@ impl Document {
         if bytes.is_empty() {
             return Err(Error::invalid("it is empty: is a program still writing it?"));
         }
-        // Strict, like the reference implementation: Python writes NaN and Infinity as bare words, which are not JSON.
+        // Strict, like the reference implementation: Python writes NaN and Infinity as bare words,
+        // which are not JSON.
         json::check(bytes).map_err(|e| {
             let text = String::from_utf8_lossy(bytes);
-            let hint = match text.contains("NaN") || text.contains("Infinity") {
-                true => "; attributes may not hold NaN or Infinity: write them as strings",
-                false => "",
+            let hint = if text.contains("NaN") || text.contains("Infinity") {
+                "; attributes may not hold NaN or Infinity: write them as strings"
+            } else {
+                ""
             };
             Error::invalid(format!("it is not JSON ({e}){hint}"))
         })?;

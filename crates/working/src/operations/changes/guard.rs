@@ -1,8 +1,8 @@
 //! Last check before a commit: each deletion must come from an operation of this mount.
 //!
-//! A working tree deletes what it does not show, but an entry can be missing for reasons other than a removal. This module knows
-//! only the removals, each of which left a whiteout or an entry that covers the old one, and accepts no deletion that none of
-//! them explains.
+//! A working tree deletes what it does not show, but an entry can be missing for reasons other than
+//! a removal. This module knows only the removals, each of which left a whiteout or an entry that
+//! covers the old one, and accepts no deletion that none of them explains.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,8 @@ use icechunkfs_repo::commit::changes::{ChangeSet, ChunkChange};
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace};
 
-/// Refuses `changes`, detected in `frozen` over `tree`, if they delete something that no operation removed.
+/// Refuses `changes`, detected in `frozen` over `tree`, if they delete something that no operation
+/// removed.
 ///
 /// Fails with [`ErrorKind::Stale`] and names the first such node or chunk.
 pub fn reject_unexplained_deletions(tree: &Tree, frozen: &Frozen, changes: &ChangeSet) -> Result<()> {
@@ -23,7 +24,8 @@ pub fn reject_unexplained_deletions(tree: &Tree, frozen: &Frozen, changes: &Chan
     if changes.deleted.is_empty() && !changes.chunk_changes().any(is_deleted) {
         return Ok(());
     }
-    let (removed, ids) = (removed(tree, frozen), node_ids(tree));
+    let removed = removed(tree, frozen);
+    let ids = node_ids(tree);
     let above = |at: &NodeIndex| tree.table().get(*at).map(|node| node.parent).filter(|_| *at != 0);
     let is_below_removed = |index: NodeIndex| {
         std::iter::successors(Some(index), above).any(|at| removed.contains(&TreePlace::Directory(at)))

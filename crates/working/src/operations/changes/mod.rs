@@ -1,14 +1,17 @@
 //! Detection of changes: from files to Zarr's terms, with the violations that prevent a commit.
 //!
-//! Only changed directories are walked. [`nodes`] finds out which of them are nodes, and which nodes of the snapshot they were;
-//! within arrays, [`chunks`] finds out which files are chunks. [`detection`] is what both know and find. Everything below that is untouched stays as it is, wherever it was
-//! moved.
+//! Only changed directories are walked. [`nodes`] finds out which of them are nodes, and which
+//! nodes of the snapshot they were; within arrays, [`chunks`] finds out which files are chunks.
+//! [`detection`] is what both know and find. Everything below that is untouched stays as it is,
+//! wherever it was moved.
 //!
-//! The nature of a directory is decided by its `zarr.json` and by the nearest array above it, never by its name.
+//! The nature of a directory is decided by its `zarr.json` and by the nearest array above it, never
+//! by its name.
 //!
-//! Every file is **tracked** (a `zarr.json` or a chunk, which a commit contains), **untracked** (Zarr has no place for it, and it
-//! stays as it is), or a **violation** (it looks as if it should be tracked, and cannot be). One violation prevents the whole
-//! commit, and all are reported at once.
+//! Every file is **tracked** (a `zarr.json` or a chunk, which a commit contains), **untracked**
+//! (Zarr has no place for it, and it stays as it is), or a **violation** (it looks as if it should
+//! be tracked, and cannot be). One violation prevents the whole commit, and all are reported at
+//! once.
 
 pub mod chunks;
 mod detection;
@@ -36,9 +39,11 @@ pub struct DetectedChanges {
     pub violations: Vec<Violation>,
     /// Files that a commit leaves out.
     pub untracked: Vec<Untracked>,
-    /// Chunks of the snapshot that show where they are none, and that are no inodes of the working tree: untracked files, too.
+    /// Chunks of the snapshot that show where they are none, and that are no inodes of the working
+    /// tree: untracked files, too.
     pub foreign: Vec<ForeignChunk>,
-    /// Files that a commit contains, by directory and name: a file can have another, untracked name.
+    /// Files that a commit contains, by directory and name: a file can have another, untracked
+    /// name.
     pub tracked: HashSet<(EntryId, Name)>,
     /// Content of each changed node's `zarr.json` before, by path after the change; for a diff.
     pub before: Vec<(String, Vec<u8>)>,
@@ -52,7 +57,8 @@ impl DetectedChanges {
         self.chunk_files().map(|(data, ..)| data).collect()
     }
 
-    /// Returns the data files that become chunks, with array and coordinates. One with several names becomes several.
+    /// Returns the data files that become chunks, with array and coordinates. One with several
+    /// names becomes several.
     pub fn chunk_files(&self) -> impl Iterator<Item = (DataFileId, NodeId, &Coords)> {
         let chunks = self.changes.chunks.iter();
         let all = chunks.flat_map(|(id, chunks)| chunks.iter().map(move |(coords, change)| (id, coords, change)));
@@ -110,7 +116,8 @@ pub struct ForeignChunk {
     pub path: String,
 }
 
-/// IDs of nodes created here, by the directory's inode and whether it is an array: repeated detection gives the same IDs.
+/// IDs of nodes created here, by the directory's inode and whether it is an array: repeated
+/// detection gives the same IDs.
 pub type NewIds = parking_lot::Mutex<HashMap<(EntryId, bool), NodeId>>;
 
 /// Appends `name` to `path`.

@@ -30,7 +30,8 @@ enum DocumentState {
     Written(Result<Bytes>),
 }
 
-/// Detects the changes that `frozen`, relative to `base` and with its bytes in `contents`, would commit.
+/// Detects the changes that `frozen`, relative to `base` and with its bytes in `contents`, would
+/// commit.
 pub async fn detect_changes(
     base: Arc<Base>,
     contents: &dyn Contents,
@@ -38,7 +39,8 @@ pub async fn detect_changes(
     new_ids: &NewIds,
 ) -> Result<DetectedChanges> {
     let kept = vec![false; base.tree.table().len()];
-    let (out, pending) = (DetectedChanges::default(), vec![(Frozen::ROOT, "/".to_owned())]);
+    let out = DetectedChanges::default();
+    let pending = vec![(Frozen::ROOT, "/".to_owned())];
     let (groups_like_chunks, not_text, shared_chunks, shared_directories) = Default::default();
     let mut detection = Detection {
         contents,
@@ -110,8 +112,8 @@ impl Detection<'_> {
         }
     }
 
-    /// Reads a file that should be a document. The inner error explains why it cannot be one: one bad file must not prevent
-    /// looking at the others, nor discarding it.
+    /// Reads a file that should be a document. The inner error explains why it cannot be one: one
+    /// bad file must not prevent looking at the others, nor discarding it.
     async fn bytes(&self, file: &FrozenFile) -> Result<Result<Bytes>> {
         if let Source::Data(number) = file.source {
             if self.contents.changed(number)?.is_none() {
@@ -192,7 +194,8 @@ impl Detection<'_> {
         }
     }
 
-    /// Returns the id of the new node in `directory`: a restored one has its own, unless another node has it.
+    /// Returns the id of the new node in `directory`: a restored one has its own, unless another
+    /// node has it.
     fn new_id(&mut self, directory: &FrozenDirectory, is_array: bool) -> Result<NodeId> {
         let restored = directory.restored.filter(|node| node.is_array == is_array).map(|node| node.id);
         if let Some(id) = restored {
@@ -213,7 +216,8 @@ impl Detection<'_> {
         Some(ArrayContext::new(array.id, path, Some(index), array.grid.to_vec(), array.encoding.clone()))
     }
 
-    /// Returns true if a node with this document is still the snapshot's node: of the same kind, and with the same chunk keys.
+    /// Returns true if a node with this document is still the snapshot's node: of the same kind,
+    /// and with the same chunk keys.
     fn is_same_node(&self, index: NodeIndex, document: &Document) -> bool {
         let Some(node) = self.stored(index) else { return false };
         match (&node.data, document) {
@@ -267,7 +271,8 @@ impl Detection<'_> {
         Ok(())
     }
 
-    /// Returns true if a file has the name of a chunk but no array. A file of a group is never a chunk, whatever its name.
+    /// Returns true if a file has the name of a chunk but no array. A file of a group is never a
+    /// chunk, whatever its name.
     fn is_stray(&self, path: &str) -> bool {
         chunk_directory(path).is_some_and(|directory| !self.groups_like_chunks.contains(directory))
     }

@@ -1,8 +1,10 @@
 //! Entries that others have added to a directory that was moved here.
 //!
-//! A group or an array has an identity: what others add to it goes where it goes. A directory of no node has none, so that what they have added
-//! to it stays where they put it, and only what was in it has moved. The moved directory is over the old place, with a whiteout for each addition;
-//! the directory at the old place is over nothing (a place of the base shows once), and has an entry for each addition.
+//! A group or an array has an identity: what others add to it goes where it goes. A directory of no
+//! node has none, so that what they have added to it stays where they put it, and only what was in
+//! it has moved. The moved directory is over the old place, with a whiteout for each addition; the
+//! directory at the old place is over nothing (a place of the base shows once), and has an entry
+//! for each addition.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,12 +23,14 @@ use icechunkfs_tree::tree::directory::Extent;
 use icechunkfs_tree::tree::nodes::TreePlace;
 
 impl Merge<'_> {
-    /// Returns true if `new`, a place of the new base under a name that the old base had at `old`, may show in the visited directory.
+    /// Returns true if `new`, a place of the new base under a name that the old base had at `old`,
+    /// may show in the visited directory.
     pub(super) async fn shows(&self, visit: &Visit, old: Option<&TreePlace>, new: &TreePlace) -> Result<bool> {
         if !visit.hides_new {
             return Ok(true);
         }
-        let (from, to) = (&self.from.tree, &self.to.tree);
+        let from = &self.from.tree;
+        let to = &self.to.tree;
         let Some(old) = old else { return Ok(false) };
         if !from.has(old).await? {
             return Ok(false);
@@ -35,12 +39,14 @@ impl Merge<'_> {
         Ok(are_plain || translate(from, to, &self.ids, old).as_ref() == Some(new))
     }
 
-    /// Hides what the new base has in the visited directory under other names than those of its `entries` and the old base did not have there.
+    /// Hides what the new base has in the visited directory under other names than those of its
+    /// `entries` and the old base did not have there.
     pub(super) async fn hide_new(&mut self, visit: &Visit, entries: &[(Name, Entry)]) -> Result<()> {
         if !visit.hides_new {
             return Ok(());
         }
-        let (from, to) = (Arc::clone(&self.from), Arc::clone(&self.to));
+        let from = Arc::clone(&self.from);
+        let to = Arc::clone(&self.to);
         for (name, new) in self.others_in(visit, entries).await? {
             let old = visit.lower_old.as_ref().and_then(|place| from.tree.child_place(place, name.text()?));
             if !self.shows(visit, old.as_ref(), &new).await? {
@@ -63,7 +69,8 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// Shows what the new base has in the visited directory and the old base did not have there, each as an entry, if the directory is detached.
+    /// Shows what the new base has in the visited directory and the old base did not have there,
+    /// each as an entry, if the directory is detached.
     pub(super) async fn show_new(&mut self, visit: &Visit, entries: &[(Name, Entry)]) -> Result<()> {
         if !visit.is_detached {
             return Ok(());
@@ -75,7 +82,8 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// Returns what the new base has in the visited directory under other names than those of its `entries`.
+    /// Returns what the new base has in the visited directory under other names than those of its
+    /// `entries`.
     async fn others_in(&self, visit: &Visit, entries: &[(Name, Entry)]) -> Result<Vec<(Name, TreePlace)>> {
         let Some(place) = &visit.lower_new else { return Ok(Vec::new()) };
         let tree = &self.to.tree;
@@ -88,7 +96,8 @@ impl Merge<'_> {
         Ok(others.collect())
     }
 
-    /// Makes a directory over `new`, a place of the new base, for entries that differ from it. It is dropped if there are none in the end.
+    /// Makes a directory over `new`, a place of the new base, for entries that differ from it. It
+    /// is dropped if there are none in the end.
     pub(super) fn make_over(
         &mut self,
         parent: EntryId,
@@ -135,7 +144,8 @@ impl Merge<'_> {
         self.out.state.put_entry(parent, name, Some(id), false, None);
     }
 
-    /// Keeps an entry of a detached directory for a file of the base: the directory does not show it otherwise.
+    /// Keeps an entry of a detached directory for a file of the base: the directory does not show
+    /// it otherwise.
     pub(super) fn show_again(
         &mut self,
         parent: EntryId,
@@ -151,7 +161,8 @@ impl Merge<'_> {
         self.out.state.put_entry(parent, name, Some(id), entry.covers, Some(entry.order));
     }
 
-    /// Returns true if a directory other than `id` shows the old base's place of an entry: it was moved, or something above it.
+    /// Returns true if a directory other than `id` shows the old base's place of an entry: it was
+    /// moved, or something above it.
     pub(super) fn is_elsewhere(&self, here: &EntryContext<'_>, id: Option<EntryId>) -> bool {
         let Some(place) = here.old_place.as_ref().filter(|_| !self.is_published()) else { return false };
         let other = self.old.at_place(&self.from.tree, place).filter(|other| Some(*other) != id);
@@ -173,7 +184,8 @@ pub(super) async fn names_in(tree: &Tree, place: &TreePlace) -> Result<Vec<Name>
     Ok(names)
 }
 
-/// Returns true if `place` is the directory of a group or an array, and not one of chunks or of names alone.
+/// Returns true if `place` is the directory of a group or an array, and not one of chunks or of
+/// names alone.
 pub(super) fn is_of_node(tree: &Tree, place: &TreePlace) -> bool {
     matches!(place, TreePlace::Directory(index) if tree.table().is_stored(*index))
 }

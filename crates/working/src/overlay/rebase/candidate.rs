@@ -27,7 +27,8 @@ pub struct Candidate {
     pub returned: Returned,
     pub(in super::super) state: State,
     pub(in super::super) base: Arc<Base>,
-    /// Entries that the base has too, kept only if the kernel knows their inodes by numbers of the working tree.
+    /// Entries that the base has too, kept only if the kernel knows their inodes by numbers of the
+    /// working tree.
     pub(in super::super) disposable: Vec<(EntryId, Name, EntryId)>,
     /// Invalidations that the installation requires.
     pub(in super::super) invalidations: Vec<Invalidation>,
@@ -37,12 +38,14 @@ pub struct Candidate {
     pub(in super::super) new_data: Vec<DataFileId>,
     /// True if the changes are in the base.
     pub(in super::super) is_published: bool,
-    /// Data files whose bytes the base need not have, though the changes are in it. New passthrough handles of the others continue with the backing
-    /// of those before.
+    /// Data files whose bytes the base need not have, though the changes are in it. New passthrough
+    /// handles of the others continue with the backing of those before.
     pub(in super::super) given_up: HashSet<DataFileId>,
-    /// True if all files that are not changed have the same numbers and bytes in the base as before.
+    /// True if all files that are not changed have the same numbers and bytes in the base as
+    /// before.
     pub(in super::super) keeps_rest: bool,
-    /// Files with a backing that a commit left to its passthrough handles, if both bases have the same bytes of them.
+    /// Files with a backing that a commit left to its passthrough handles, if both bases have the
+    /// same bytes of them.
     pub(in super::super) same_backings: HashSet<Ino>,
     /// Files that were open to read and that the candidate was compared with.
     pub(in super::super) seen: HashSet<Ino>,

@@ -1,7 +1,9 @@
-//! The merge of files: assigns names on the new base to inodes, and finds the names that the base alone shows again.
+//! The merge of files: assigns names on the new base to inodes, and finds the names that the base
+//! alone shows again.
 //!
-//! Each name of a file is merged separately: a name whose bytes are the base's follows the base, other names keep the bytes that they
-//! had. Names that differ then are parted: one file becomes two.
+//! Each name of a file is merged separately: a name whose bytes are the base's follows the base,
+//! other names keep the bytes that they had. Names that differ then are parted: one file becomes
+//! two.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,8 +34,9 @@ pub(super) struct Parted {
 }
 
 impl WorkingTree {
-    /// Collects the bytes of files of the old base under names where the new base does not show the same: a reference to the same chunk,
-    /// or a copy. Adds the numbers of new data files to `new_data`.
+    /// Collects the bytes of files of the old base under names where the new base does not show the
+    /// same: a reference to the same chunk, or a copy. Adds the numbers of new data files to
+    /// `new_data`.
     pub(super) async fn materialize(&self, merge: &Merge<'_>, new_data: &mut Vec<DataFileId>) -> Result<Parted> {
         let mut parted = Parted::default();
         for (id, names) in &merge.names {
@@ -64,7 +67,8 @@ impl WorkingTree {
     ) -> Result<Source> {
         let place = inode.lower.as_ref().ok_or_else(|| Error::corrupt("a file of the base without a place in it"))?;
         let number = tree.table().inode(place);
-        // Garbage collection may delete a chunk that no commit refers to: an untracked name needs a copy.
+        // Garbage collection may delete a chunk that no commit refers to: an untracked name needs a
+        // copy.
         if !is_untracked {
             let payload = match place {
                 TreePlace::Chunk(..) => tree.stored(number).await?,
@@ -82,20 +86,23 @@ impl WorkingTree {
         let read = |at, size| tree.read(number, at, size);
         copy_steps(0..u64::MAX, &file, 0, read).await.context(|| tree.path_of(place))?;
         self.files.set_times(data, inode.meta.atime, inode.meta.mtime)?;
-        // The journal that names the file is durable at once, and soon no other copy of the bytes exists.
+        // The journal that names the file is durable at once, and soon no other copy of the bytes
+        // exists.
         file.sync_data().map_err(|e| Error::io("flushing a scratch file", e))?;
         Ok(Source::Data(data))
     }
 }
 
-/// Returns the new base's place of `inode`, which one of `names` is at, if the bytes are the same as in the old base.
+/// Returns the new base's place of `inode`, which one of `names` is at, if the bytes are the same
+/// as in the old base.
 async fn same_in_new(merge: &Merge<'_>, inode: &Inode, names: &[FileName]) -> Result<Option<TreePlace>> {
     let home = names.iter().find(|name| name.is_base && name.is_home).and_then(|name| name.place.clone());
     let (Some(old), Some(new)) = (&inode.lower, home) else { return Ok(None) };
     if names.iter().all(|name| name.is_base) || matches!(merge.purpose, Purpose::Published { .. }) {
         return Ok(None);
     }
-    let (from, to) = (&merge.from.tree, &merge.to.tree);
+    let from = &merge.from.tree;
+    let to = &merge.to.tree;
     let is_same = match (old, &new) {
         (TreePlace::Metadata(old), TreePlace::Metadata(new)) => from.zarr_json(*old) == to.zarr_json(*new),
         (TreePlace::Chunk(..), TreePlace::Chunk(..)) => {
@@ -107,7 +114,8 @@ async fn same_in_new(merge: &Merge<'_>, inode: &Inode, names: &[FileName]) -> Re
 }
 
 impl Merge<'_> {
-    /// Gives every file its names on the new base. `parted` is the result of [`WorkingTree::materialize`].
+    /// Gives every file its names on the new base. `parted` is the result of
+    /// [`WorkingTree::materialize`].
     pub(super) fn place_files(&mut self, mut parted: Parted) {
         for (id, names) in std::mem::take(&mut self.names) {
             let Some(inode) = self.old.get(id) else { continue };
@@ -135,7 +143,8 @@ impl Merge<'_> {
             if !base.is_empty() {
                 self.out.invalidations.push(Invalidation::Attributes(inode.number));
             }
-            // The number stays with the file that the base shows under it, if it is still this one: another one there gets another number.
+            // The number stays with the file that the base shows under it, if it is still this one:
+            // another one there gets another number.
             let mut is_split = is_known_as_base;
             if inode.source() != Some(&Source::Lower) {
                 self.place_own(id, inode, inode.body.clone(), own, is_split);
@@ -151,7 +160,8 @@ impl Merge<'_> {
         }
         let nameless = self.old.iter().filter(|(_, inode)| inode.names.is_empty() && !inode.is_directory());
         for (id, inode) in nameless {
-            // Open handles use it until they are closed. An old version, whose bytes are the repository's, can be opened as long as the kernel knows it.
+            // Open handles use it until they are closed. An old version, whose bytes are the
+            // repository's, can be opened as long as the kernel knows it.
             let is_stored = matches!(inode.source(), Some(Source::Stored(_)));
             let is_known = is_stored && !inode.number.is_of_base() && inode.lookup_count > 0;
             if is_known || self.opens.contains(&inode.number) {
@@ -165,7 +175,8 @@ impl Merge<'_> {
         Some(Ino::of_place(&self.to.tree, name.place.as_ref()?))
     }
 
-    /// Keeps the names of a file with bytes in the working tree. With `is_split` the file becomes another inode.
+    /// Keeps the names of a file with bytes in the working tree. With `is_split` the file becomes
+    /// another inode.
     fn place_own(&mut self, id: EntryId, inode: &Inode, body: Body, names: Vec<FileName>, is_split: bool) {
         let home = names.iter().find(|name| name.is_home).and_then(|name| name.place.clone());
         let lower = home.filter(|_| !is_split).map(|place| numbered(&self.to.tree, place));
@@ -191,13 +202,15 @@ impl Merge<'_> {
         }
     }
 
-    /// Returns true if the file is in the place of a directory of the new base that was removed here as a whole.
+    /// Returns true if the file is in the place of a directory of the new base that was removed
+    /// here as a whole.
     fn hides(&self, name: &FileName) -> bool {
         let parent = self.out.state.get(name.parent).and_then(|inode| inode.lower.as_ref());
         parent.zip(name.name.text()).and_then(|(place, name)| self.to.tree.child_place(place, name)).is_some()
     }
 
-    /// Leaves all names of a file to the base. The inode stays if the kernel knows it by a number of the working tree.
+    /// Leaves all names of a file to the base. The inode stays if the kernel knows it by a number
+    /// of the working tree.
     fn release_to_base(&mut self, id: EntryId, inode: &Inode, names: Vec<FileName>) {
         let is_open = self.opens.contains(&inode.number);
         let is_published = matches!(self.purpose, Purpose::Published { .. });
@@ -210,7 +223,8 @@ impl Merge<'_> {
                 self.out.invalidations.push(Invalidation::Inode(inode.number));
                 continue;
             };
-            // The kernel may have another file, which had the name before, by the number that the name gets.
+            // The kernel may have another file, which had the name before, by the number that the
+            // name gets.
             let other = Ino::of_place(&self.to.tree, &place);
             if other != inode.number {
                 self.out.invalidations.push(Invalidation::Inode(other));
@@ -226,7 +240,8 @@ impl Merge<'_> {
                 }
             } else if inode.number.is_of_base() {
                 self.invalidate_name(name.parent, &name.name);
-                // Another name has the number and other bytes from now on, and the kernel may keep the pages: a program watches the file, say.
+                // Another name has the number and other bytes from now on, and the kernel may keep
+                // the pages: a program watches the file, say.
                 self.out.invalidations.push(Invalidation::Inode(inode.number));
             } else {
                 self.adopt(id, inode, Some(&place));

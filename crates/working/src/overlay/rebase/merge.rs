@@ -1,7 +1,9 @@
-//! The merge of directories: finds the place of the new base that each directory is over, and the whiteouts that remain.
+//! The merge of directories: finds the place of the new base that each directory is over, and the
+//! whiteouts that remain.
 //!
-//! Directories are visited from the root down, without recursion, because programs nest them to any depth. Files are only collected here
-//! ([`super::files`] places them): the result for a file depends on all of its names.
+//! Directories are visited from the root down, without recursion, because programs nest them to any
+//! depth. Files are only collected here ([`super::files`] places them): the result for a file
+//! depends on all of its names.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -27,7 +29,8 @@ pub(super) struct Merged {
     pub(super) state: State,
     pub(super) collisions: Vec<Collision>,
     pub(super) invalidations: Vec<Invalidation>,
-    /// Entries that the base has too, kept only if the kernel knows their inodes by numbers of the working tree.
+    /// Entries that the base has too, kept only if the kernel knows their inodes by numbers of the
+    /// working tree.
     pub(super) disposable: Vec<(EntryId, Name, EntryId)>,
 }
 
@@ -42,7 +45,8 @@ pub(super) struct Merge<'a> {
     pub(super) out: Merged,
     /// Names of files, by inode.
     pub(super) names: BTreeMap<EntryId, Vec<FileName>>,
-    /// True if the new base has files of the old one under other names: numbers follow from places, so that they mean other bytes there.
+    /// True if the new base has files of the old one under other names: numbers follow from places,
+    /// so that they mean other bytes there.
     pub(super) has_moved: bool,
     /// Nodes of the new base.
     pub(super) ids: Arc<NodeIds>,
@@ -93,11 +97,11 @@ pub(super) struct Visit {
     pub(super) lower_new: Option<TreePlace>,
     /// True if everything of the old base here that has no entry was hidden.
     pub(super) hides_rest: bool,
-    /// True if nothing shows that the old base did not have here: the directory is of no node and was moved, so that what others have added to it
-    /// stays where they put it.
+    /// True if nothing shows that the old base did not have here: the directory is of no node and
+    /// was moved, so that what others have added to it stays where they put it.
     pub(super) hides_new: bool,
-    /// True if the directory is not over `lower_new`, since a directory that was moved away is: each entry that others have added to that place
-    /// is an entry of its own.
+    /// True if the directory is not over `lower_new`, since a directory that was moved away is:
+    /// each entry that others have added to that place is an entry of its own.
     pub(super) is_detached: bool,
 }
 
@@ -106,7 +110,8 @@ struct Placement {
     lower: Option<TreePlace>,
     has_base: bool,
     covers: bool,
-    /// Place of the old base that the entries are relative to; `hides_rest` if all of it was hidden.
+    /// Place of the old base that the entries are relative to; `hides_rest` if all of it was
+    /// hidden.
     lower_old: Option<TreePlace>,
     hides_rest: bool,
     hides_new: bool,
@@ -142,7 +147,8 @@ impl<'a> Merge<'a> {
 
     /// Puts all directories on the new base, translates whiteouts and collects files.
     pub(super) async fn directories(&mut self) -> Result<()> {
-        let (from, to) = (Arc::clone(&self.from), Arc::clone(&self.to));
+        let from = Arc::clone(&self.from);
+        let to = Arc::clone(&self.to);
         let whiteouts = Whiteouts::new(&from.tree, &to.tree);
         let root = self.old.get(ROOT).ok_or_else(|| Error::corrupt("a state without a root"))?;
         let top = TreePlace::Directory(0);
@@ -170,7 +176,8 @@ impl<'a> Merge<'a> {
             self.show_new(&visit, &entries).await?;
             for (name, entry) in entries {
                 let step = |tree: &Tree, place: &Option<TreePlace>| tree.child_place(place.as_ref()?, name.text()?);
-                let (old_place, new_place) = (step(&from.tree, &visit.lower_old), step(&to.tree, &visit.lower_new));
+                let old_place = step(&from.tree, &visit.lower_old);
+                let new_place = step(&to.tree, &visit.lower_new);
                 let has_new = match &new_place {
                     Some(place) => to.tree.has(place).await? && self.shows(&visit, old_place.as_ref(), place).await?,
                     None => false,
@@ -191,7 +198,8 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// Returns the entries of a directory. With `hides_rest`, a whiteout is added for each other name of the old base.
+    /// Returns the entries of a directory. With `hides_rest`, a whiteout is added for each other
+    /// name of the old base.
     async fn entries(&self, visit: &Visit) -> Result<Vec<(Name, Entry)>> {
         let directory = visit.old.and_then(|id| self.old.get(id)).and_then(Inode::directory);
         let mut entries: Vec<(Name, Entry)> =
@@ -203,7 +211,8 @@ impl<'a> Merge<'a> {
             entries.iter_mut().for_each(|(_, entry)| entry.covers = true);
             entries.extend(rest.into_iter().map(|name| (name, Entry::whiteout())));
         }
-        // In listing order, so that a listing in progress continues after the last entry that it returned.
+        // In listing order, so that a listing in progress continues after the last entry that it
+        // returned.
         entries.sort_by_key(|(_, entry)| entry.order);
         Ok(entries)
     }
@@ -256,7 +265,8 @@ impl<'a> Merge<'a> {
             self.out.collisions.push(Collision { path: here.path, is_untracked: false });
             return Ok(());
         };
-        let (before, number_before) = (inode.lower.clone(), inode.lower_number);
+        let before = inode.lower.clone();
+        let number_before = inode.lower_number;
         self.has_moved |= self.is_published() && before.is_some() && before != here.old_place;
         let is_other = before != placement.lower || !Arc::ptr_eq(&self.from.tree, &self.to.tree);
         if is_other {
@@ -290,8 +300,9 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// Invalidates all names in directory `id`, which was over place `before` of the old base and is over `after` of the new one. With the name
-    /// of the directory the kernel drops those below it, but not such as programs use at the moment; and when it finds the directory again, these
+    /// Invalidates all names in directory `id`, which was over place `before` of the old base and
+    /// is over `after` of the new one. With the name of the directory the kernel drops those below
+    /// it, but not such as programs use at the moment; and when it finds the directory again, these
     /// are there again, with the numbers of other files.
     async fn invalidate_children(
         &mut self,
@@ -311,7 +322,8 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// Returns the placement of a directory; `None` if it cannot be joined with the new base's entry of that name.
+    /// Returns the placement of a directory; `None` if it cannot be joined with the new base's
+    /// entry of that name.
     async fn placement(
         &self,
         here: &EntryContext<'_>,
@@ -385,16 +397,19 @@ impl<'a> Merge<'a> {
         let is_home = inode.lower.is_some() && inode.lower == here.old_place;
         self.has_moved |= is_published && inode.lower.is_some() && !is_home;
         let place = here.new_place.clone().filter(|_| here.has_new);
-        // A chunk whose array became a group by the commit is not a chunk any more, and stays as it is.
+        // A chunk whose array became a group by the commit is not a chunk any more, and stays as it
+        // is.
         let follows = !self.is_published() || place.is_some();
         let is_base = is_published || (is_home && follows && inode.source() == Some(&Source::Lower));
         if let (Some(new), false) = (&place, is_base) {
-            // A file changed in its place finds its old form there; anything else must have been removed here.
+            // A file changed in its place finds its old form there; anything else must have been
+            // removed here.
             let is_own =
                 is_home && here.whiteouts.visibility(here.old_place.as_ref(), new).await? == Visibility::Nothing;
             if !is_own && !self.is_covered(&here, entry).await? {
                 let is_file = !self.to.tree.is_directory_place(new);
-                // A chunk or document created on both sides: conflict detection has already dealt with it.
+                // A chunk or document created on both sides: conflict detection has already dealt
+                // with it.
                 if !is_file || is_untracked || inode.source().is_none() {
                     self.out.collisions.push(Collision { path: here.path, is_untracked: true });
                     return Ok(());
@@ -402,7 +417,8 @@ impl<'a> Merge<'a> {
             }
         }
         let place = place.filter(|place| !self.to.tree.is_directory_place(place));
-        let (parent, name) = (here.visit.new, here.name);
+        let parent = here.visit.new;
+        let name = here.name;
         if let (true, true, 1, Some(place)) = (here.visit.is_detached, is_base, inode.names.len(), &place) {
             self.show_again(parent, name, place, (id, inode, entry));
             return Ok(());
@@ -414,7 +430,8 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// Drops directories without entries if the base shows them anyway, or if they only showed entries that the base has lost.
+    /// Drops directories without entries if the base shows them anyway, or if they only showed
+    /// entries that the base has lost.
     pub(super) async fn prune_directories(&mut self) -> Result<()> {
         // Children come after their parents.
         while let Some(created) = self.created.pop() {
@@ -423,7 +440,8 @@ impl<'a> Merge<'a> {
             if inode.directory().is_none_or(|directory| !directory.is_empty()) {
                 continue;
             }
-            let (number, meta) = (inode.number, inode.meta);
+            let number = inode.number;
+            let meta = inode.meta;
             if created.has_base {
                 let is_plain = self.is_published() || same_but_times(&meta, &self.to.meta(0o755));
                 match (number.is_of_base(), is_plain) {
@@ -481,7 +499,8 @@ impl<'a> Merge<'a> {
         Meta { atime: moved(meta.atime), mtime: moved(meta.mtime), ctime: moved(meta.ctime), ..meta }
     }
 
-    /// Invalidates `name` of the new state's directory `parent`, for each number by which the kernel may know the directory.
+    /// Invalidates `name` of the new state's directory `parent`, for each number by which the
+    /// kernel may know the directory.
     pub(super) fn invalidate_name(&mut self, parent: EntryId, name: &Name) {
         let numbers = [self.old.get(parent), self.out.state.get(parent)].into_iter().flatten();
         let numbers: HashSet<Ino> = numbers.map(|inode| inode.number).collect();

@@ -1,20 +1,25 @@
 //! Rebase: moves the working tree to another snapshot by a three-way merge of paths.
 //!
-//! A refresh, the move after a commit, resuming at a mount and finishing an interrupted commit are all this operation. Only the last of
-//! its three steps changes anything:
+//! A refresh, the move after a commit, resuming at a mount and finishing an interrupted commit are
+//! all this operation. Only the last of its three steps changes anything:
 //!
-//! 1. [`WorkingTree::plan_rebase`] builds the state that the tree would have on the new base: a [`Candidate`].
-//! 2. The caller checks the candidate: the changes detected in it must be those detected before, or none after a commit. The layer above
-//!    decides whether a file is a chunk, a document or untracked, so it also makes this check.
-//! 3. [`WorkingTree::install`] writes the candidate's journal, durably, and then shows the candidate.
+//! 1. [`WorkingTree::plan_rebase`] builds the state that the tree would have on the new base: a
+//!    [`Candidate`].
+//! 2. The caller checks the candidate: the changes detected in it must be those detected before, or
+//!    none after a commit. The layer above decides whether a file is a chunk, a document or
+//!    untracked, so it also makes this check.
+//! 3. [`WorkingTree::install`] writes the candidate's journal, durably, and then shows the
+//!    candidate.
 //!
-//! **The merge** goes by path ([`merge`]). Each directory of the working tree is put over the new base's directory of the same path; one
-//! that was moved here is put over the same node, wherever that is. Files that programs wrote keep their paths and bytes. A whiteout
-//! hides exactly the nodes and chunks that it hid when it was made ([`whiteout`]): entries created under the same name by a concurrent
-//! commit show.
+//! **The merge** goes by path ([`merge`]). Each directory of the working tree is put over the new
+//! base's directory of the same path; one that was moved here is put over the same node, wherever
+//! that is. Files that programs wrote keep their paths and bytes. A whiteout hides exactly the
+//! nodes and chunks that it hid when it was made ([`whiteout`]): entries created under the same
+//! name by a concurrent commit show.
 //!
-//! The tree lock is held for writing throughout, so that no program changes anything. Reads continue and lookup counts change: decisions that
-//! depend on them are made last, under the lock. Files of the base that programs have open keep their bytes ([`open_readers`]).
+//! The tree lock is held for writing throughout, so that no program changes anything. Reads
+//! continue and lookup counts change: decisions that depend on them are made last, under the lock.
+//! Files of the base that programs have open keep their bytes ([`open_readers`]).
 
 mod additions;
 mod candidate;
@@ -80,7 +85,8 @@ pub struct Collision {
 }
 
 impl WorkingTree {
-    /// Plans to move to `tree`. Nothing is changed yet. The caller has called [`WorkingTree::preserve`].
+    /// Plans to move to `tree`. Nothing is changed yet. The caller has called
+    /// [`WorkingTree::preserve`].
     pub async fn plan_rebase(
         &self,
         _guard: &TreeGuard<'_>,
@@ -88,7 +94,8 @@ impl WorkingTree {
         purpose: Purpose<'_>,
     ) -> Result<Candidate> {
         let (old, opens, generation) = self.snapshot();
-        let (from, to) = (self.base(), Arc::new(Base::new(Arc::clone(tree))));
+        let from = self.base();
+        let to = Arc::new(Base::new(Arc::clone(tree)));
         let mut merge = Merge::new(&old, &opens, &from, Arc::clone(&to), purpose);
         merge.directories().await?;
         let mut new_data = Vec::new();
@@ -120,7 +127,8 @@ impl WorkingTree {
         Ok(Candidate { collisions, invalidations, disposable, new_data, ..candidate })
     }
 
-    /// Returns the names that would collide with `tree`, with uncommitted changes of which no commit takes `untracked`.
+    /// Returns the names that would collide with `tree`, with uncommitted changes of which no
+    /// commit takes `untracked`.
     pub async fn collisions(&self, tree: &Arc<Tree>, untracked: &HashSet<(EntryId, Name)>) -> Result<Vec<Collision>> {
         let (old, opens, _) = self.snapshot();
         let to = Arc::new(Base::new(Arc::clone(tree)));
@@ -129,8 +137,8 @@ impl WorkingTree {
         Ok(merge.finish().collisions)
     }
 
-    /// Returns the open files with backings that a commit left to passthrough handles, as far as the state and base of `from` and those of `to`
-    /// show the same bytes.
+    /// Returns the open files with backings that a commit left to passthrough handles, as far as
+    /// the state and base of `from` and those of `to` show the same bytes.
     pub(super) async fn same_backings(&self, from: (&State, &Arc<Base>), to: (&State, &Arc<Base>)) -> HashSet<Ino> {
         let backed: Vec<Ino> = {
             let locked = self.lock();
@@ -158,11 +166,12 @@ impl WorkingTree {
         (locked.state.clone(), locked.open_files.keys().copied().collect(), locked.generation)
     }
 
-    /// Shows `candidate` after writing its journal durably. Returns the invalidations for the kernel. The caller has called
-    /// [`WorkingTree::keep_open_files`].
+    /// Shows `candidate` after writing its journal durably. Returns the invalidations for the
+    /// kernel. The caller has called [`WorkingTree::keep_open_files`].
     ///
-    /// If the journal cannot be written, nothing changes, unless the changes are published: the tree then moves all the same, and accepts
-    /// no changes until the journal can be written. So it does if the new journal is in place, but not certain to outlive a power cut.
+    /// If the journal cannot be written, nothing changes, unless the changes are published: the
+    /// tree then moves all the same, and accepts no changes until the journal can be written. So it
+    /// does if the new journal is in place, but not certain to outlive a power cut.
     pub fn install(&self, _guard: &TreeGuard<'_>, candidate: Candidate) -> Result<Vec<Invalidation>> {
         let mut locked = self.lock();
         if locked.generation != candidate.generation {
@@ -171,8 +180,11 @@ impl WorkingTree {
             return Err(Error::new(ErrorKind::Stale, "the working tree changed while it was moved: try again"));
         }
         let Candidate { mut state, base, disposable, invalidations, gone, new_data, is_published, .. } = candidate;
-        let (given_up, same_backings) = (candidate.given_up, candidate.same_backings);
-        let (old_versions, vacant, moved) = (candidate.old_versions, candidate.vacant, candidate.moved);
+        let given_up = candidate.given_up;
+        let same_backings = candidate.same_backings;
+        let old_versions = candidate.old_versions;
+        let vacant = candidate.vacant;
+        let moved = candidate.moved;
         state.take_counts(&locked.state);
         if is_published {
             state.forget_restored();
@@ -187,7 +199,8 @@ impl WorkingTree {
             }
             let is_known = state.get(id).is_some_and(|inode| {
                 let has_entries = inode.directory().is_some_and(|directory| !directory.is_empty());
-                // The number of the base would be that of a file without a name, which programs have open.
+                // The number of the base would be that of a file without a name, which programs
+                // have open.
                 let is_taken = inode.lower_number.is_some_and(|number| state.is_nameless(number));
                 has_entries || is_taken || inode.lookup_count > 0 || locked.open_files.contains_key(&inode.number)
             });
@@ -218,8 +231,9 @@ impl WorkingTree {
                 new_data.into_iter().for_each(|number| self.files.remove(number));
                 return Err(error.context("the scratch directory takes no new journal: nothing was moved"));
             }
-            // The next mount reaches the same state: it reads the new journal, or the old one, which records that the commit was about to be
-            // published. After a power cut it may read the old one in either case. That one needs its files.
+            // The next mount reaches the same state: it reads the new journal, or the old one,
+            // which records that the commit was about to be published. After a power cut it may
+            // read the old one in either case. That one needs its files.
             tracing::error!("{error}; nothing more can be changed until the scratch directory takes its journal again");
         }
         locked.is_stale = !is_in_place;
@@ -233,7 +247,8 @@ impl WorkingTree {
         self.settling.store(true, Ordering::Release);
         self.replaced.fetch_add(1, Ordering::Relaxed);
         let passthrough_data = locked.release_old_files(&old, is_published.then_some(&given_up), &same_backings);
-        // The journal on disk does not need them. Files that passthrough handles still use are removed when those are closed.
+        // The journal on disk does not need them. Files that passthrough handles still use are
+        // removed when those are closed.
         let gone = gone.into_iter().filter(|number| !passthrough_data.contains(number));
         if is_written {
             self.files.remove_in_background(gone.collect());
@@ -248,7 +263,8 @@ impl WorkingTree {
         Ok(invalidations)
     }
 
-    /// Returns how many times the tree was replaced by a candidate. Only a replacement changes it otherwise than by requests.
+    /// Returns how many times the tree was replaced by a candidate. Only a replacement changes it
+    /// otherwise than by requests.
     pub fn replaced(&self) -> u64 {
         self.replaced.load(Ordering::Relaxed)
     }
@@ -260,9 +276,11 @@ impl WorkingTree {
 }
 
 impl Locked {
-    /// Releases the data files of open files whose bytes are elsewhere now, after the state `old`, and the backings of passthrough handles
-    /// that do not have the file's bytes any more: only their handles use them then. `given_up` and `same_backings` are those of the candidate;
-    /// without `given_up` the changes are not in the base. Returns the data files of the remaining backings.
+    /// Releases the data files of open files whose bytes are elsewhere now, after the state `old`,
+    /// and the backings of passthrough handles that do not have the file's bytes any more: only
+    /// their handles use them then. `given_up` and `same_backings` are those of the candidate;
+    /// without `given_up` the changes are not in the base. Returns the data files of the remaining
+    /// backings.
     fn release_old_files(
         &mut self,
         old: &State,
@@ -273,7 +291,8 @@ impl Locked {
         let mut backings = HashSet::new();
         for (number, open) in open_files.iter_mut() {
             let data_file = |state: &State| state.by_number(*number).and_then(|id| state.get(id)?.data_file());
-            let (before, current) = (data_file(old), data_file(state));
+            let before = data_file(old);
+            let current = data_file(state);
             if current.is_none() {
                 open.file = None;
             }
@@ -300,8 +319,9 @@ impl State {
         self.reserve_numbers(live);
     }
 
-    /// Takes over the commits of `old` that may still become visible. None of them has exactly these changes. They may become visible
-    /// over another base too, since each commit is made for the tip of the branch.
+    /// Takes over the commits of `old` that may still become visible. None of them has exactly
+    /// these changes. They may become visible over another base too, since each commit is made for
+    /// the tip of the branch.
     fn take_unpublished(&mut self, old: &State) {
         self.unpublished = old.unpublished.iter().chain(&old.publishing).cloned().collect();
     }

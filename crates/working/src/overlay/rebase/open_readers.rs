@@ -1,12 +1,17 @@
-//! Files of the base that programs have open to read while the tree moves: each keeps its bytes until it is closed.
+//! Files of the base that programs have open to read while the tree moves: each keeps its bytes
+//! until it is closed.
 //!
-//! The kernel has one page cache and one length for each inode number. A file that has other bytes in the new base, or is gone there, therefore
-//! becomes two: its number stays with the *old version*, a reference to the stored chunk without a name, for the programs that have it open, and the
-//! name gets an inode with another number. A changed file that nobody has open keeps its number, and the kernel drops what it has of it. Until it has
-//! done so, files are not opened ([`WorkingTree::admit_opens`]): a program would read old bytes from the kernel and new ones from here.
+//! The kernel has one page cache and one length for each inode number. A file that has other bytes
+//! in the new base, or is gone there, therefore becomes two: its number stays with the *old
+//! version*, a reference to the stored chunk without a name, for the programs that have it open,
+//! and the name gets an inode with another number. A changed file that nobody has open keeps its
+//! number, and the kernel drops what it has of it. Until it has done so, files are not opened
+//! ([`WorkingTree::admit_opens`]): a program would read old bytes from the kernel and new ones from
+//! here.
 //!
-//! Only files whose bytes are the base's before and after the move become two. So no two inodes ever have one data file, which the close of one
-//! would take from the other: bytes that programs wrote stay with the inode that has them.
+//! Only files whose bytes are the base's before and after the move become two. So no two inodes
+//! ever have one data file, which the close of one would take from the other: bytes that programs
+//! wrote stay with the inode that has them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -28,8 +33,8 @@ use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::TreePlace;
 
-/// Longest wait of an open for the end of a move. The kernel drops what it has within milliseconds, unless it waits for reads from slow storage:
-/// then a program may get bytes of both states.
+/// Longest wait of an open for the end of a move. The kernel drops what it has within milliseconds,
+/// unless it waits for reads from slow storage: then a program may get bytes of both states.
 const LONGEST_HOLD: Duration = Duration::from_secs(1);
 
 /// File of the base that is open to read.
@@ -43,22 +48,25 @@ pub(super) struct OpenReader {
 }
 
 impl WorkingTree {
-    /// Gives other numbers to names in `candidate` whose files have other bytes there, as far as programs have these open, and to names whose number
-    /// in the base is that of a file elsewhere.
+    /// Gives other numbers to names in `candidate` whose files have other bytes there, as far as
+    /// programs have these open, and to names whose number in the base is that of a file elsewhere.
     ///
-    /// Fails if the old bytes of such a file cannot be found out, unless the candidate's changes are published.
+    /// Fails if the old bytes of such a file cannot be found out, unless the candidate's changes
+    /// are published.
     pub async fn keep_open_files(&self, _guard: &TreeGuard<'_>, candidate: &mut Candidate) -> Result<()> {
         let elsewhere: Vec<Ino> = candidate.state.elsewhere().collect();
         for number in elsewhere {
             candidate.spare_number(number).await?;
         }
-        // Where the rest stays as it is, only files whose places have others now, after a restore, say, can have other bytes in the base.
+        // Where the rest stays as it is, only files whose places have others now, after a restore,
+        // say, can have other bytes in the base.
         let readers = self.lock().open_readers(&candidate.seen, candidate.keeps_rest);
         for reader in readers {
             candidate.seen.insert(reader.number);
             let old = match self.old_bytes(&reader, candidate).await {
                 Ok(old) => old,
-                // There is nothing to keep: the base had lost it before, under a program that has it open.
+                // There is nothing to keep: the base had lost it before, under a program that has
+                // it open.
                 Err(error) if error.kind() == ErrorKind::NotFound => None,
                 Err(error) if candidate.is_published => {
                     tracing::warn!("a program may read parts of two versions of {}: {error}", reader.number);
@@ -77,15 +85,16 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Keeps programs from opening files until [`WorkingTree::admit_opens`], if `candidate` changes files of the base.
+    /// Keeps programs from opening files until [`WorkingTree::admit_opens`], if `candidate` changes
+    /// files of the base.
     pub fn hold_opens(&self, candidate: &Candidate) {
         if !candidate.keeps_rest {
             self.lock().opens_held.get_or_insert_with(|| watch::channel(()).0);
         }
     }
 
-    /// Returns true while the kernel may have what the last move made outdated: a lookup that was answered before it may bring an inode with its
-    /// old length after it.
+    /// Returns true while the kernel may have what the last move made outdated: a lookup that was
+    /// answered before it may bring an inode with its old length after it.
     pub fn is_settling(&self) -> bool {
         self.settling.load(Ordering::Acquire)
     }
@@ -95,13 +104,14 @@ impl WorkingTree {
         self.settling.store(false, Ordering::Release);
     }
 
-    /// Returns the numbers whose bytes and attributes the kernel must drop since files were closed, each once.
+    /// Returns the numbers whose bytes and attributes the kernel must drop since files were closed,
+    /// each once.
     pub fn take_outdated(&self) -> Vec<Ino> {
         std::mem::take(&mut self.lock().outdated)
     }
 
-    /// Refuses file `number`, which a program opens while the tree moves or after it has waited for that, if only the base before had it: the kernel
-    /// then looks the name up again.
+    /// Refuses file `number`, which a program opens while the tree moves or after it has waited for
+    /// that, if only the base before had it: the kernel then looks the name up again.
     pub(in super::super) async fn refuse_gone(&self, number: Ino, has_waited: bool) -> Result<()> {
         if !number.is_of_base() || !(has_waited || self.is_settling()) {
             return Ok(());
@@ -153,8 +163,9 @@ pub(in super::super) fn deadline() -> Instant {
 }
 
 impl Locked {
-    /// Returns the files of the base that are open to read only, except those in `seen`; if `only_hidden`, those that only the base has and whose
-    /// places a name of the working tree hides.
+    /// Returns the files of the base that are open to read only, except those in `seen`; if
+    /// `only_hidden`, those that only the base has and whose places a name of the working tree
+    /// hides.
     pub(super) fn open_readers(&self, seen: &HashSet<Ino>, only_hidden: bool) -> Vec<OpenReader> {
         let open = self.open_files.iter().filter(|(number, open)| open.writers == 0 && !seen.contains(number));
         let reader = |number: Ino| {
@@ -172,11 +183,13 @@ impl Locked {
         open.filter_map(|(number, _)| reader(*number)).collect()
     }
 
-    /// Takes over the old versions of `new`, and files that lost their names by the move from `old`. Drops those that nobody has open any more; those
-    /// with numbers of the working tree as soon as the kernel has forgotten them.
+    /// Takes over the old versions of `new`, and files that lost their names by the move from
+    /// `old`. Drops those that nobody has open any more; those with numbers of the working tree as
+    /// soon as the kernel has forgotten them.
     ///
-    /// A program that has found such a number before the move may open it after the move: it gets the old version then, as it would have a moment
-    /// before. If it were refused, the kernel would look the name up again, but once only, and the next move may be quicker.
+    /// A program that has found such a number before the move may open it after the move: it gets
+    /// the old version then, as it would have a moment before. If it were refused, the kernel would
+    /// look the name up again, but once only, and the next move may be quicker.
     pub(super) fn take_old_versions(&mut self, new: HashSet<Ino>, old: &State) {
         let had_names = |number: &Ino| old.at_number(*number).is_some_and(|(_, inode)| !inode.names.is_empty());
         let parted = self.state.nameless().filter(had_names);
@@ -192,7 +205,8 @@ impl Locked {
 }
 
 impl Candidate {
-    /// Makes `payload` the bytes of the number of `reader`, without a name. Names go to another number.
+    /// Makes `payload` the bytes of the number of `reader`, without a name. Names go to another
+    /// number.
     fn part(&mut self, reader: OpenReader, payload: ChunkPayload) {
         let OpenReader { number, meta, names, .. } = reader;
         self.invalidations.extend(names);
@@ -204,8 +218,8 @@ impl Candidate {
         self.old_versions.insert(number);
     }
 
-    /// Gives the name of the base's file that has `number` another one, if the number is that of a file elsewhere. Records that there is no such file
-    /// otherwise.
+    /// Gives the name of the base's file that has `number` another one, if the number is that of a
+    /// file elsewhere. Records that there is no such file otherwise.
     async fn spare_number(&mut self, number: Ino) -> Result<()> {
         let base = Arc::clone(&self.base);
         if !self.state.is_elsewhere(number) {
@@ -231,7 +245,8 @@ impl Candidate {
         (is_file && self.state.shows_base_at(tree, &place)).then_some(place)
     }
 
-    /// Returns true unless the base's file with `number` shows in a place where a file of the working tree would count as another one.
+    /// Returns true unless the base's file with `number` shows in a place where a file of the
+    /// working tree would count as another one.
     fn can_spare(&self, number: Ino) -> bool {
         self.shown_at(number).is_none_or(|place| is_below_its_parents(&self.base.tree, &place))
     }
@@ -244,7 +259,8 @@ impl Candidate {
 }
 
 impl State {
-    /// Makes `source` the bytes of `number`, without a name. The names of the inode that has the number go to a new one; returns them.
+    /// Makes `source` the bytes of `number`, without a name. The names of the inode that has the
+    /// number go to a new one; returns them.
     fn part_old_version(&mut self, number: Ino, source: Source, meta: Meta) -> Vec<(EntryId, Name)> {
         let body = Body::File(source);
         let Some((id, _)) = self.at_number(number) else {
@@ -254,7 +270,8 @@ impl State {
         };
         let Some(inode) = self.get_mut(id) else { return Vec::new() };
         let names = std::mem::take(&mut inode.names);
-        let (new_body, new_meta) = (std::mem::replace(&mut inode.body, body), std::mem::replace(&mut inode.meta, meta));
+        let new_body = std::mem::replace(&mut inode.body, body);
+        let new_meta = std::mem::replace(&mut inode.meta, meta);
         let lower = inode.lower.clone().zip(inode.lower_number);
         self.bind(id, None);
         if names.is_empty() {
@@ -265,13 +282,15 @@ impl State {
         self.bind(new, lower);
         for (parent, name) in &names {
             let entry = self.get(*parent).and_then(|inode| inode.directory()?.get(name));
-            let (covers, order) = (entry.is_some_and(|entry| entry.covers), entry.map(|entry| entry.order));
+            let covers = entry.is_some_and(|entry| entry.covers);
+            let order = entry.map(|entry| entry.order);
             self.put_entry(*parent, name.clone(), Some(new), covers, order);
         }
         names.into_vec()
     }
 
-    /// Gives a file that only the base has, at `place`, a number of the working tree. Returns its directory and name.
+    /// Gives a file that only the base has, at `place`, a number of the working tree. Returns its
+    /// directory and name.
     fn renumber_base(&mut self, base: &Base, place: TreePlace) -> Option<(EntryId, Name)> {
         let tree = &base.tree;
         let (mut at, name) = tree.parent_of(&place)?;
@@ -283,16 +302,19 @@ impl State {
             let (above, name) = tree.parent_of(&at)?;
             missing.push((std::mem::replace(&mut at, above), name));
         };
-        // A listing that is under way may be before the places or behind them: all of these stay there.
+        // A listing that is under way may be before the places or behind them: all of these stay
+        // there.
         for (directory, name) in missing.into_iter().rev() {
-            let (id, meta) = (self.next_entry(), base.meta_of(&directory));
+            let id = self.next_entry();
+            let meta = base.meta_of(&directory);
             let (directory, number) = numbered(tree, directory);
             self.insert_bare(id, number, Body::Directory, meta, 0);
             self.bind(id, Some((directory, number)));
             self.put_entry(parent, Name::new(name.as_bytes()), Some(id), false, Some(IN_PLACE));
             parent = id;
         }
-        let (name, id) = (Name::new(name.as_bytes()), self.next_entry());
+        let name = Name::new(name.as_bytes());
+        let id = self.next_entry();
         self.insert_bare(id, Ino::of_entry(id), Body::File(Source::Lower), base.meta_of(&place), 0);
         self.bind(id, Some(numbered(tree, place)));
         self.put_entry(parent, name.clone(), Some(id), false, Some(IN_PLACE));
@@ -300,7 +322,8 @@ impl State {
     }
 }
 
-/// Returns true if `place` is what its name means in the directory above it, and so on: not a chunk in a directory that is a group as well.
+/// Returns true if `place` is what its name means in the directory above it, and so on: not a chunk
+/// in a directory that is a group as well.
 fn is_below_its_parents(tree: &Tree, place: &TreePlace) -> bool {
     let mut at = place.clone();
     while let Some((above, name)) = tree.parent_of(&at) {

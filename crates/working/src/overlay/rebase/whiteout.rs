@@ -1,7 +1,9 @@
-//! Whiteouts over another base: each hides the entries that it hid when it was made, and nothing else.
+//! Whiteouts over another base: each hides the entries that it hid when it was made, and nothing
+//! else.
 //!
-//! A whiteout stands for everything that the old base had under a name: whole nodes by id and, where only chunks of an array were
-//! removed, those chunks by coordinates. A snapshot never changes, so a name over the old base describes this exactly.
+//! A whiteout stands for everything that the old base had under a name: whole nodes by id and,
+//! where only chunks of an array were removed, those chunks by coordinates. A snapshot never
+//! changes, so a name over the old base describes this exactly.
 
 use std::collections::{HashMap, HashSet};
 
@@ -65,7 +67,8 @@ impl<'a> Whiteouts<'a> {
         Whiteouts { from, to, old_arrays }
     }
 
-    /// Returns the visible part of `new`, a place that exists in the new base, if everything at `old` was hidden.
+    /// Returns the visible part of `new`, a place that exists in the new base, if everything at
+    /// `old` was hidden.
     pub(super) async fn visibility(&self, old: Option<&TreePlace>, new: &TreePlace) -> Result<Visibility> {
         let Some(old) = old else { return Ok(Visibility::All) };
         let keys = self.keys_at(old);
@@ -104,7 +107,9 @@ impl<'a> Whiteouts<'a> {
     }
 
     fn keys_at(&self, old: &TreePlace) -> HiddenKeys {
-        let (mut nodes, mut document, mut chunks) = (HashSet::new(), None, None);
+        let mut nodes = HashSet::new();
+        let mut document = None;
+        let mut chunks = None;
         match old {
             TreePlace::Metadata(index) => document = node_id(self.from, *index),
             TreePlace::Chunk(index, prefix) => {
@@ -136,7 +141,8 @@ impl<'a> Whiteouts<'a> {
             return Ok(());
         }
         if keys.nodes.contains(&array.id) {
-            // The whole node is gone or elsewhere: chunks of a concurrent commit go with it, or are a conflict.
+            // The whole node is gone or elsewhere: chunks of a concurrent commit go with it, or are
+            // a conflict.
             tally.hidden = true;
             return Ok(());
         }
@@ -157,9 +163,10 @@ impl<'a> Whiteouts<'a> {
             None => Ok(false),
         };
         if is_file {
-            match was_there(prefix).await? {
-                true => tally.hidden = true,
-                false => tally.shown = true,
+            if was_there(prefix).await? {
+                tally.hidden = true
+            } else {
+                tally.shown = true
             }
             return Ok(());
         }

@@ -16,7 +16,8 @@ impl State {
         self.promoted.get(&number).or_else(|| self.shown.get(&number)).copied()
     }
 
-    /// Returns the number of the base's file whose bytes file `number` shows; none if its bytes are elsewhere.
+    /// Returns the number of the base's file whose bytes file `number` shows; none if its bytes are
+    /// elsewhere.
     pub(in super::super) fn base_number(&self, number: Ino) -> Option<Ino> {
         match self.by_number(number).and_then(|id| self.get(id)) {
             Some(inode) => inode.lower_number.filter(|_| inode.source() == Some(&Source::Lower)),
@@ -51,7 +52,8 @@ impl State {
         self.iter().filter(|(id, _)| self.is_without_name(*id)).map(|(_, inode)| inode.number)
     }
 
-    /// Returns true if `number` is the base's of a place where the file that has it is not, as programs have it open: it has no name, or others.
+    /// Returns true if `number` is the base's of a place where the file that has it is not, as
+    /// programs have it open: it has no name, or others.
     pub(in super::super) fn is_elsewhere(&self, number: Ino) -> bool {
         number.is_of_base()
             && self.at_number(number).is_some_and(|(id, inode)| {
@@ -59,12 +61,14 @@ impl State {
             })
     }
 
-    /// Returns the numbers of all files that are not in the place of the base that has their number.
+    /// Returns the numbers of all files that are not in the place of the base that has their
+    /// number.
     pub(in super::super) fn elsewhere(&self) -> impl Iterator<Item = Ino> {
         self.iter().map(|(_, inode)| inode.number).filter(|number| self.is_elsewhere(*number))
     }
 
-    /// Returns an inode without a name in the place of a file of the base that shows. None may be there: what is written to it would be lost.
+    /// Returns an inode without a name in the place of a file of the base that shows. None may be
+    /// there: what is written to it would be lost.
     pub(in super::super) fn nameless_shown(&self, tree: &Tree) -> Option<EntryId> {
         let nameless = self.shown.values().filter(|id| **id != ROOT).find(|id| {
             let inode = self.get(**id).filter(|inode| inode.names.is_empty());
@@ -73,20 +77,23 @@ impl State {
         nameless.copied()
     }
 
-    /// Returns the inode that shows `place` of the base: not another one that only has its number, with an old version of the file.
+    /// Returns the inode that shows `place` of the base: not another one that only has its number,
+    /// with an old version of the file.
     pub(in super::super) fn at_place(&self, tree: &Tree, place: &TreePlace) -> Option<EntryId> {
         let number = Ino::of_place(tree, place);
         self.shown.get(&number).or_else(|| self.promoted.get(&number)).copied()
     }
 
-    /// Returns the numbers, other than `number`, of inodes that have it or show the base's entry with it.
+    /// Returns the numbers, other than `number`, of inodes that have it or show the base's entry
+    /// with it.
     pub(in super::super) fn other_numbers(&self, number: Ino) -> impl Iterator<Item = Ino> {
         let ids = [self.promoted.get(&number), self.shown.get(&number)];
         let numbers = ids.into_iter().flatten().filter_map(|id| Some(self.get(*id)?.number));
         numbers.filter(move |other| *other != number)
     }
 
-    /// Returns true if the base's entry at `place` shows: no entry of the working tree is in its place, nor above it.
+    /// Returns true if the base's entry at `place` shows: no entry of the working tree is in its
+    /// place, nor above it.
     pub(in super::super) fn shows_base_at(&self, tree: &Tree, place: &TreePlace) -> bool {
         let mut at = place.clone();
         while let Some((above, name)) = tree.parent_of(&at) {

@@ -1,4 +1,5 @@
-//! The state follows from its records, and its dump is a shorter list of records for the same state.
+//! The state follows from its records, and its dump is a shorter list of records for the same
+//! state.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -34,7 +35,10 @@ fn meta(seconds: i64) -> Meta {
 }
 
 fn promote(parent: Option<EntryId>, text: &str, id: EntryId, lower: &str) -> Record {
-    let (name, lower, meta, body) = (name(text), lower.to_owned(), meta(1), Body::Directory);
+    let name = name(text);
+    let lower = lower.to_owned();
+    let meta = meta(1);
+    let body = Body::Directory;
     Record::Promote { parent, name, id, lower, meta, body }
 }
 

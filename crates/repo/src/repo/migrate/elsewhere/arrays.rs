@@ -1,9 +1,10 @@
-//! Chunks of one array in one commit: the references in the old manifests, their difference from the parent's, and the new manifest that
-//! lists them.
+//! Chunks of one array in one commit: the references in the old manifests, their difference from
+//! the parent's, and the new manifest that lists them.
 //!
-//! Only references that a reader finds count: those of the right rank, in the grid and in the extents of their manifest, and of several
-//! for one chunk the first. Releases up to alpha 10 wrote one manifest of all arrays with each commit; an array whose references equal
-//! its parent's keeps its parent's manifest all the same.
+//! Only references that a reader finds count: those of the right rank, in the grid and in the
+//! extents of their manifest, and of several for one chunk the first. Releases up to alpha 10 wrote
+//! one manifest of all arrays with each commit; an array whose references equal its parent's keeps
+//! its parent's manifest all the same.
 
 use std::cmp::Ordering;
 use std::num::NonZeroUsize;
@@ -25,7 +26,8 @@ use icechunkfs_format::format::snapshot::{ManifestInfo, ManifestRef};
 use icechunkfs_format::zarr::is_in_grid;
 use icechunkfs_store::storage::{Storage, decoded};
 
-/// Bytes of decoded manifests kept for the next array: the arrays of a snapshot share manifests, and its children do too.
+/// Bytes of decoded manifests kept for the next array: the arrays of a snapshot share manifests,
+/// and its children do too.
 const MAX_KEPT_BYTES: usize = 512 << 20;
 /// Maximum number of kept manifests.
 const MAX_KEPT_MANIFESTS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1023);
@@ -61,7 +63,8 @@ impl<'a> Manifests<'a> {
         Manifests { storage, kept: LruCache::new(MAX_KEPT_MANIFESTS), bytes: 0 }
     }
 
-    /// Writes the chunks of `array`, then the manifest that lists them. Returns the chunks that differ from the parent's.
+    /// Writes the chunks of `array`, then the manifest that lists them. Returns the chunks that
+    /// differ from the parent's.
     pub(super) async fn array(
         &mut self,
         work: ArrayTask<'_>,
@@ -138,7 +141,9 @@ impl<'m> Listed<'m> {
         node: NodeId,
         grid: &[u32],
     ) -> Result<Self> {
-        let (mut refs, mut items, mut empty) = (Vec::new(), Vec::new(), 0);
+        let mut refs = Vec::new();
+        let mut items = Vec::new();
+        let mut empty = 0;
         for (manifest, (reference, _)) in std::iter::zip(manifests, listed) {
             let Some(found) = manifest.array(node)? else { continue };
             let number = refs.len() as u32;
@@ -186,11 +191,13 @@ impl<'m> Listed<'m> {
         self.at(item).map(|(refs, at)| refs.payload(at)).transpose()
     }
 
-    /// Returns the chunks that differ from `before`, are new, or are missing although inside of `grid`; and the objects that the changed
-    /// references need.
+    /// Returns the chunks that differ from `before`, are new, or are missing although inside of
+    /// `grid`; and the objects that the changed references need.
     fn difference(&self, before: &Listed<'_>, grid: &[u32]) -> Result<(Vec<Vec<u32>>, Vec<ObjectId>)> {
-        let (mut changed, mut objects) = (Vec::new(), Vec::new());
-        let (mut now, mut then) = (self.items.iter().copied().peekable(), before.items.iter().copied().peekable());
+        let mut changed = Vec::new();
+        let mut objects = Vec::new();
+        let mut now = self.items.iter().copied().peekable();
+        let mut then = before.items.iter().copied().peekable();
         loop {
             let order = match (now.peek(), then.peek()) {
                 (Some(a), Some(b)) => self.compare(*a, before, *b),

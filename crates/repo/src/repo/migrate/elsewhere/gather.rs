@@ -28,7 +28,8 @@ pub(super) async fn contents(repository: &Repository) -> Result<Contents> {
 
 async fn of_alpha(repository: &Repository, layout: Layout) -> Result<Contents> {
     let storage = &**repository.storage();
-    let (refs, deleted_tags) = (repository.complete_refs().await?, layout.deleted_tags(storage).await?);
+    let refs = repository.complete_refs().await?;
+    let deleted_tags = layout.deleted_tags(storage).await?;
     let mut contents = Contents { branches: refs.branches, tags: refs.tags, deleted_tags, commits: BTreeMap::new() };
     let tips: Vec<ObjectId> = contents.branches.values().chain(contents.tags.values()).copied().collect();
     for tip in tips {

@@ -1,13 +1,16 @@
 //! Migration of an older repository to a new one of version 2 in another location.
 //!
-//! This is the only way for releases before 0.2, whose files current programs do not read, and a possible one for version 1. The old
-//! repository is only read. Commits keep their ids, times, messages and metadata, and chunk objects keep theirs. Made anew are snapshots,
-//! manifests, one for each array and only where its references differ from its parent's ([`arrays`]), transaction logs, because older
-//! ones lacked some of what is needed, and `repo`, with the operations log that [`super::operations`] reconstructs.
+//! This is the only way for releases before 0.2, whose files current programs do not read, and a
+//! possible one for version 1. The old repository is only read. Commits keep their ids, times,
+//! messages and metadata, and chunk objects keep theirs. Made anew are snapshots, manifests, one
+//! for each array and only where its references differ from its parent's ([`arrays`]), transaction
+//! logs, because older ones lacked some of what is needed, and `repo`, with the operations log that
+//! [`super::operations`] reconstructs.
 //!
-//! `repo` is written last: until then there is no repository in the new location. All names there are derived from the old repository, so
-//! that a migration that was killed finds its earlier work and continues ([`objects`]). Meanwhile a note at the root marks the unfinished
-//! migration; without it, a location that is not empty is left alone.
+//! `repo` is written last: until then there is no repository in the new location. All names there
+//! are derived from the old repository, so that a migration that was killed finds its earlier work
+//! and continues ([`objects`]). Meanwhile a note at the root marks the unfinished migration;
+//! without it, a location that is not empty is left alone.
 
 mod arrays;
 mod gather;
@@ -72,7 +75,8 @@ pub struct Summary {
     pub linked: u64,
     /// Number of these chunk objects that the store itself copied.
     pub store_address: u64,
-    /// Number of chunk objects that the old repository refers to and lacks. The new one lacks them too.
+    /// Number of chunk objects that the old repository refers to and lacks. The new one lacks them
+    /// too.
     pub missing: u64,
     /// References to empty chunks, which are dropped: no program reads a value out of one.
     pub empty: u64,
@@ -80,11 +84,11 @@ pub struct Summary {
     pub was_completed: bool,
 }
 
-/// Migrates `repository` to `destination`. With `dry_run` nothing is written, the planned result is returned, and no destination is
-/// needed.
+/// Migrates `repository` to `destination`. With `dry_run` nothing is written, the planned result is
+/// returned, and no destination is needed.
 ///
-/// Fails with [`ErrorKind::AlreadyExists`] if the new location holds anything else, and with [`ErrorKind::Corrupt`] if a document of the
-/// old repository is missing or damaged.
+/// Fails with [`ErrorKind::AlreadyExists`] if the new location holds anything else, and with
+/// [`ErrorKind::Corrupt`] if a document of the old repository is missing or damaged.
 pub async fn migrate(
     repository: &Repository,
     destination: Option<&Arc<dyn Storage>>,
@@ -135,7 +139,8 @@ pub async fn migrate(
     Ok(Summary { contents, ..objects.counted })
 }
 
-/// Returns true if only the note is left to remove. Fails if `destination` holds anything but an unfinished migration.
+/// Returns true if only the note is left to remove. Fails if `destination` holds anything but an
+/// unfinished migration.
 async fn is_finished(destination: &dyn Storage) -> Result<bool> {
     let has = |found: Result<_>| match found {
         Ok(_) => Ok(true),
@@ -149,7 +154,8 @@ async fn is_finished(destination: &dyn Storage) -> Result<bool> {
     Ok(false)
 }
 
-/// Writes the note of a migration from `source`. Fails if a note of a migration from another source exists.
+/// Writes the note of a migration from `source`. Fails if a note of a migration from another source
+/// exists.
 async fn begin(destination: &dyn Storage, source: &str) -> Result<()> {
     let note = json!({"what": "icechunkfs migrate", "from": source}).to_string();
     match destination.put(NOTE, note.into(), Condition::Absent).await {
@@ -173,8 +179,8 @@ async fn begin(destination: &dyn Storage, source: &str) -> Result<()> {
 
 /// Returns the configuration of the new repository.
 ///
-/// From an alpha only the inline threshold is taken, which is a number in all of them: current programs refuse to open a repository whose
-/// configuration contains a word that they do not know.
+/// From an alpha only the inline threshold is taken, which is a number in all of them: current
+/// programs refuse to open a repository whose configuration contains a word that they do not know.
 async fn config(repository: &Repository) -> Result<Option<Vec<u8>>> {
     let Some(config) = v1::config(&**repository.storage()).await? else { return Ok(None) };
     let mut members = config.members().clone();
@@ -196,7 +202,8 @@ struct Migration<'a> {
 }
 
 impl Migration<'_> {
-    /// Migrates all commits, parents before their children. The result of a commit is kept until its last child is done.
+    /// Migrates all commits, parents before their children. The result of a commit is kept until
+    /// its last child is done.
     async fn migrate_all(&mut self, contents: &Contents, objects: &mut Destination) -> Result<()> {
         let commits = &contents.commits;
         let mut children: BTreeMap<Option<ObjectId>, Vec<ObjectId>> = BTreeMap::new();
@@ -246,7 +253,8 @@ impl Migration<'_> {
                 Some(_) => None,
             };
             log.nodes.extend(change.map(|change| (node.id, change)));
-            let (id, old_id) = (node.id, node.old_id);
+            let id = node.id;
+            let old_id = node.old_id;
             let Some(array) = &mut node.array else { continue };
             let known = before.and_then(|before| before.array.as_ref().map(|array| (before.old_id, array)));
             let work = arrays::ArrayTask { commit: commit.id, node: id, old_node: old_id, before: known };

@@ -1,8 +1,9 @@
 //! Nodes on their way from an old snapshot to a new one.
 //!
-//! Node ids are kept. But the first releases numbered the nodes of each snapshot anew, so that one number can mean two nodes, on two
-//! branches or after a deletion, and a log that has only numbers would not distinguish them. A number that is used again for another node
-//! is therefore replaced by an id derived from the number, the path and the kind.
+//! Node ids are kept. But the first releases numbered the nodes of each snapshot anew, so that one
+//! number can mean two nodes, on two branches or after a deletion, and a log that has only numbers
+//! would not distinguish them. A number that is used again for another node is therefore replaced
+//! by an id derived from the number, the path and the kind.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -82,7 +83,8 @@ impl NodeIds {
     /// Returns the nodes of `snapshot` with their new ids.
     pub(super) fn of(&mut self, snapshot: &Snapshot) -> Result<MigratedNodes> {
         let known = snapshot.manifest_infos();
-        let (mut done, mut meter) = (MigratedNodes::default(), Meter::new("the nodes of a snapshot"));
+        let mut done = MigratedNodes::default();
+        let mut meter = Meter::new("the nodes of a snapshot");
         meter.count(2 * snapshot.node_table_size())?;
         for node in snapshot.nodes() {
             let array = match &node.data {
@@ -92,7 +94,8 @@ impl NodeIds {
                         let info = known.get(&reference.id).copied().unwrap_or(unknown);
                         (reference, info)
                     };
-                    // `zarr.json` takes precedence: the shape that version 1 stores beside it may be wrong.
+                    // `zarr.json` takes precedence: the shape that version 1 stores beside it may
+                    // be wrong.
                     let (shape, dimension_names) = match ArraySummary::parse(node.zarr_json) {
                         Ok(summary) => (dimensions(&summary), summary.dimension_names),
                         Err(error) if error.kind() == ErrorKind::OutOfMemory => {

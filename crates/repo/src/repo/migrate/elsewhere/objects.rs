@@ -1,11 +1,14 @@
 //! Objects in the new location, and the transfer of chunks to it.
 //!
-//! Chunks never change, so that a directory of the same file system gets them as hard links, without a copy. Within one store, the store
-//! copies them. Otherwise their bytes pass through this program, several objects at a time, large ones by way of a temporary file.
+//! Chunks never change, so that a directory of the same file system gets them as hard links,
+//! without a copy. Within one store, the store copies them. Otherwise their bytes pass through this
+//! program, several objects at a time, large ones by way of a temporary file.
 //!
-//! Chunks of an earlier attempt are found by a listing: an object with the right name and size is the right one, since names and bytes are
-//! those of the old repository. That attempt may have been killed before it flushed them, so that their file system is flushed as a whole
-//! ([`Destination::flush_found`]). Bytes that a power cut has taken since then remain unnoticed. Other objects are stored again.
+//! Chunks of an earlier attempt are found by a listing: an object with the right name and size is
+//! the right one, since names and bytes are those of the old repository. That attempt may have been
+//! killed before it flushed them, so that their file system is flushed as a whole
+//! ([`Destination::flush_found`]). Bytes that a power cut has taken since then remain unnoticed.
+//! Other objects are stored again.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -27,7 +30,8 @@ use icechunkfs_store::storage::{Condition, ObjectInfo, ObjectSource, Storage};
 const AT_ONCE: usize = 8;
 /// Missing objects that are named in the log; all are counted.
 const MAX_WARNINGS: u64 = 20;
-/// Maximum size of an object that passes through memory, in bytes. Larger ones pass through a temporary file, in parts of this size.
+/// Maximum size of an object that passes through memory, in bytes. Larger ones pass through a
+/// temporary file, in parts of this size.
 const MAX_IN_MEMORY: u64 = 16 << 20;
 
 /// The new location. Without a destination, everything is only counted.
@@ -63,11 +67,14 @@ impl Destination {
             Some(destination) => destination.list("").await?.into_iter().map(|o| (o.key, o.size)).collect(),
             None => HashMap::new(),
         };
-        let (seen, manifest_ids, counted) = (HashSet::new(), HashSet::new(), Summary::default());
+        let seen = HashSet::new();
+        let manifest_ids = HashSet::new();
+        let counted = Summary::default();
         Ok(Destination { source, destination, found, sizes, seen, manifest_ids, counted })
     }
 
-    /// Stores `file` as `key`. What an earlier attempt stored is replaced: it may have been killed before the file was on the disk.
+    /// Stores `file` as `key`. What an earlier attempt stored is replaced: it may have been killed
+    /// before the file was on the disk.
     pub(super) async fn put(&mut self, key: &str, file: Vec<u8>) -> Result<()> {
         let Some(destination) = &self.destination else { return Ok(()) };
         destination.put(key, file.into(), Condition::Always).await.context(|| destination.location().to_owned())
@@ -93,7 +100,8 @@ impl Destination {
         self.counted.chunks += copied.len() as u64;
         self.counted.bytes += copied.iter().map(|(_, size)| size).sum::<u64>();
         let Some(destination) = &self.destination else { return Ok(()) };
-        let (source, found) = (&*self.source, &self.found);
+        let source = &*self.source;
+        let found = &self.found;
         let copies = stream::iter(copied).map(|(id, size)| async move {
             let key = format!("chunks/{id}");
             let copied = match found.get(&key) {
@@ -115,8 +123,9 @@ impl Destination {
         Ok(())
     }
 
-    /// Makes chunks that an earlier attempt stored in a local directory survive a power cut. If that fails, removes them, because the
-    /// kernel reports bytes that did not reach the disk only once.
+    /// Makes chunks that an earlier attempt stored in a local directory survive a power cut. If
+    /// that fails, removes them, because the kernel reports bytes that did not reach the disk only
+    /// once.
     pub(super) async fn flush_found(&self) -> Result<()> {
         let Some(destination) = self.destination.as_ref().filter(|_| self.counted.found > 0) else { return Ok(()) };
         let Some(place) = destination.local_path() else { return Ok(()) };
@@ -205,8 +214,9 @@ async fn spool(source: &dyn Storage, key: &str, size: u64) -> Result<File> {
     Ok(file)
 }
 
-/// Returns 16 bytes that distinguish `parts`, the same in every run: FNV-1a of 128 bits, with each part's length before it. Callers that
-/// derive names from a digest must ensure that no two are equal.
+/// Returns 16 bytes that distinguish `parts`, the same in every run: FNV-1a of 128 bits, with each
+/// part's length before it. Callers that derive names from a digest must ensure that no two are
+/// equal.
 pub(super) fn digest(parts: &[&[u8]]) -> [u8; 16] {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0100_0000_0000_0000_0000_013b;

@@ -1,7 +1,8 @@
 //! Codecs from arrays to arrays, of numcodecs, as zarr-python 3 undoes them.
 //!
-//! Each is undone element by element, or along all elements in the order in which they are stored. zarr-python reads other numbers than were
-//! written where elements are big-endian, or transposed behind such a codec: it takes their bytes as they are. Such arrays are refused.
+//! Each is undone element by element, or along all elements in the order in which they are stored.
+//! zarr-python reads other numbers than were written where elements are big-endian, or transposed
+//! behind such a codec: it takes their bytes as they are. Such arrays are refused.
 
 use serde_json::Value;
 
@@ -30,8 +31,8 @@ pub(super) enum Parsed {
 }
 
 impl ArrayCodec {
-    /// Parses a codec of arrays of `decoded` numbers; none if it is another kind of codec. Fails with the reason if this program, or zarr-python,
-    /// cannot undo it.
+    /// Parses a codec of arrays of `decoded` numbers; none if it is another kind of codec. Fails
+    /// with the reason if this program, or zarr-python, cannot undo it.
     pub(super) fn parse(
         name: &str,
         configuration: &Value,
@@ -49,7 +50,8 @@ impl ArrayCodec {
 
     fn parse_known(id: &str, configuration: &Value, decoded: NumberType) -> Option<Parsed> {
         let setting = |key: &str| configuration.get(key);
-        // What the codec says must be what the array has: zarr-python would take bytes for something else.
+        // What the codec says must be what the array has: zarr-python would take bytes for
+        // something else.
         let own = |key: &str| NumberType::of_setting(setting(key), decoded).filter(|own| *own == decoded);
         let stored = |key: &str| NumberType::of_setting(setting(key), decoded);
         let number = |key: &str| setting(key).and_then(Value::as_f64);
@@ -60,18 +62,22 @@ impl ArrayCodec {
                 return (is_same && decoded.is_float()).then_some(Parsed::Nothing);
             }
             "delta" => {
-                let (decoded, stored) = (own("dtype")?, stored("astype")?);
+                let decoded = own("dtype")?;
+                let stored = stored("astype")?;
                 can_accumulate(stored, decoded).then_some(ArrayCodec::Delta { stored, decoded })?
             }
             "fixedscaleoffset" => {
-                let (decoded, stored) = (own("dtype")?, stored("astype")?);
-                let (scale, offset) = (number("scale")?, number("offset")?);
+                let decoded = own("dtype")?;
+                let stored = stored("astype")?;
+                let scale = number("scale")?;
+                let offset = number("offset")?;
                 let is_number = ![stored, decoded].contains(&NumberType::Bool);
                 let codec = ArrayCodec::ScaleOffset { stored, decoded, scale, offset };
                 (is_number && can_convert(stored, decoded)).then_some(codec)?
             }
             "astype" => {
-                let (decoded, stored) = (own("decode_dtype")?, stored("encode_dtype")?);
+                let decoded = own("decode_dtype")?;
+                let stored = stored("encode_dtype")?;
                 setting("encode_dtype")?;
                 can_convert(stored, decoded).then_some(ArrayCodec::AsType { stored, decoded })?
             }
@@ -116,9 +122,10 @@ impl ArrayCodec {
             }
             ArrayCodec::PackBits => unpacked(&elements, length)?,
         };
-        match decoded.len() == length {
-            true => Ok(decoded),
-            false => Err(Error::corrupt(format!("{} bytes of elements where {length} are needed", decoded.len()))),
+        if decoded.len() == length {
+            Ok(decoded)
+        } else {
+            Err(Error::corrupt(format!("{} bytes of elements where {length} are needed", decoded.len())))
         }
     }
 }
@@ -134,7 +141,8 @@ fn can_accumulate(stored: NumberType, decoded: NumberType) -> bool {
     }
 }
 
-/// Returns true if this program converts numbers as numpy does: between integers and halves, numpy rounds twice.
+/// Returns true if this program converts numbers as numpy does: between integers and halves, numpy
+/// rounds twice.
 fn can_convert(stored: NumberType, decoded: NumberType) -> bool {
     let is_half = |number| number == NumberType::Float16;
     (!is_half(stored) && !is_half(decoded)) || (stored.is_float() && decoded.is_float())
@@ -160,7 +168,8 @@ fn accumulated(differences: &[u8], stored: NumberType, decoded: NumberType, leng
     sums
 }
 
-/// Returns a number that was scaled, as numpy does it in the type of the stored number, or in `double` for integers.
+/// Returns a number that was scaled, as numpy does it in the type of the stored number, or in
+/// `double` for integers.
 fn unscaled(number: Number, stored: NumberType, scale: f64, offset: f64) -> Number {
     Number::Float(match stored {
         NumberType::Float32 => f64::from(single(number) / scale as f32 + offset as f32),

@@ -44,7 +44,8 @@ pub(super) enum LzmaForm {
 }
 
 impl BytesCodec {
-    /// Parses a codec of chunks whose elements have `item_size` bytes, 0 if these vary. Returns none if this program does not have it.
+    /// Parses a codec of chunks whose elements have `item_size` bytes, 0 if these vary. Returns
+    /// none if this program does not have it.
     pub(super) fn parse(name: &str, configuration: &Value, item_size: usize) -> Option<Self> {
         let setting = |key: &str| configuration.get(key).filter(|value| !value.is_null());
         Some(match name {
@@ -76,12 +77,14 @@ impl BytesCodec {
         })
     }
 
-    /// Returns the most bytes that this codec stores for `decoded` bytes: what the next decoder may produce.
+    /// Returns the most bytes that this codec stores for `decoded` bytes: what the next decoder may
+    /// produce.
     pub(super) fn max_stored(self, decoded: usize) -> usize {
         match self {
             BytesCodec::Checksum(_) => decoded.saturating_add(checksums::LENGTH),
             BytesCodec::Shuffle(_) => decoded,
-            // No encoder of these adds more to data that cannot be compressed. Small chunks get small bounds: a shard may have a million.
+            // No encoder of these adds more to data that cannot be compressed. Small chunks get
+            // small bounds: a shard may have a million.
             _ => decoded.saturating_add(decoded / 8).saturating_add(decoded.saturating_add(256).min(4096)),
         }
     }
@@ -120,8 +123,8 @@ fn damaged(error: std::io::Error) -> Error {
     Error::corrupt(format!("damaged compressed data: {error}"))
 }
 
-/// Decodes zstd frames to at most `limit` bytes. At once: a decoder of streams has a window of its own, which it allocates for each
-/// chunk and copies everything out of.
+/// Decodes zstd frames to at most `limit` bytes. At once: a decoder of streams has a window of its
+/// own, which it allocates for each chunk and copies everything out of.
 fn zstd_at_once(stored: &[u8], limit: usize, expected: usize) -> Result<Vec<u8>> {
     // The limit of a shard may be far beyond its length.
     let bound = if expected < limit { zstd::bulk::Decompressor::upper_bound(stored) } else { None };
@@ -158,8 +161,8 @@ impl Output {
         decoder.take(left.saturating_add(1)).read_to_end(&mut self.decoded).map(drop)
     }
 
-    /// Appends all streams of `stored`, each by `append`, as long as one `may_follow`. Something else may follow the first one, as in Python; a stream that
-    /// ends early is damaged.
+    /// Appends all streams of `stored`, each by `append`, as long as one `may_follow`. Something
+    /// else may follow the first one, as in Python; a stream that ends early is damaged.
     fn append_streams(
         mut self,
         stored: &[u8],
@@ -193,9 +196,10 @@ impl Output {
 
     /// Returns the decoded bytes.
     fn finish(self) -> Result<Vec<u8>> {
-        match self.is_too_long() {
-            true => Err(Error::corrupt(format!("compressed data of more than {} bytes", self.limit))),
-            false => Ok(self.decoded),
+        if self.is_too_long() {
+            Err(Error::corrupt(format!("compressed data of more than {} bytes", self.limit)))
+        } else {
+            Ok(self.decoded)
         }
     }
 }
@@ -244,9 +248,10 @@ fn lzma(stored: &[u8], form: LzmaForm, output: Output) -> Result<Vec<u8>> {
             LzmaForm::Alone => false,
             LzmaForm::Any => rest.starts_with(XZ_MAGIC),
         };
-        match is_xz {
-            true => output.append(lzma_rust2::XzReader::new(rest, false)),
-            false => LzmaReader::new_mem_limit(rest, u32::MAX, None).and_then(|reader| output.append(reader)),
+        if is_xz {
+            output.append(lzma_rust2::XzReader::new(rest, false))
+        } else {
+            LzmaReader::new_mem_limit(rest, u32::MAX, None).and_then(|reader| output.append(reader))
         }
     })
 }
@@ -256,7 +261,8 @@ fn is_begin_of_xz(stored: &[u8]) -> bool {
     stored.starts_with(XZ_MAGIC) || XZ_MAGIC.starts_with(stored)
 }
 
-/// Reverses a byte shuffle: the first bytes of all elements, then the second ones, and so on; a rest is as it was.
+/// Reverses a byte shuffle: the first bytes of all elements, then the second ones, and so on; a
+/// rest is as it was.
 fn unshuffled(stored: &[u8], size: usize) -> Vec<u8> {
     let count = stored.len() / size;
     let mut decoded = stored.to_vec();
@@ -369,7 +375,8 @@ mod tests {
         }
     }
 
-    /// Numbers that Python's lzma and numcodecs have compressed: four bytes each of `n / 7` for 300 `n`.
+    /// Numbers that Python's lzma and numcodecs have compressed: four bytes each of `n / 7` for 300
+    /// `n`.
     const XZ: &[u8] = &[
         0xFD, 0x37, 0x7A, 0x58, 0x5A, 0x00, 0x00, 0x04, 0xE6, 0xD6, 0xB4, 0x46, 0x02, 0x00, 0x21, 0x01, 0x16, 0x00,
         0x00, 0x00, 0x74, 0x2F, 0xE5, 0xA3, 0xE0, 0x04, 0xAF, 0x00, 0x51, 0x5D, 0x00, 0x00, 0x6E, 0x10, 0x49, 0x68,

@@ -19,8 +19,8 @@ use icechunkfs_format::zarr::shard::{Index, ShardLayout};
 
 /// Deepest nesting of shards.
 const MAX_DEPTH: usize = 4;
-/// Most bytes of a shard for each of its elements' bytes. Of an inner chunk of one byte, bzip2 makes 37, and shards in shards have an index
-/// entry of 16 bytes for it at every level.
+/// Most bytes of a shard for each of its elements' bytes. Of an inner chunk of one byte, bzip2
+/// makes 37, and shards in shards have an index entry of 16 bytes for it at every level.
 const MAX_OVERHEAD: usize = 128;
 /// Most codecs from bytes to bytes. Each may store an eighth more than it got, which adds up.
 const MAX_BYTES_CODECS: usize = 4;
@@ -28,7 +28,8 @@ const MAX_BYTES_CODECS: usize = 4;
 const MAX_TRANSPOSES: usize = 4;
 /// Most codecs from arrays to arrays.
 const MAX_ARRAY_CODECS: usize = 8;
-/// Bytes that pcodec stores for numbers that it cannot compress, beside them and a quarter of their own.
+/// Bytes that pcodec stores for numbers that it cannot compress, beside them and a quarter of their
+/// own.
 const PCODEC_TABLES: usize = 4096;
 
 /// Codecs from stored bytes to elements.
@@ -91,7 +92,8 @@ impl Values {
     }
 }
 
-/// Returns the most bytes of `count` elements that have at most `limit` bytes together: each after its length, and all after their number.
+/// Returns the most bytes of `count` elements that have at most `limit` bytes together: each after
+/// its length, and all after their number.
 fn serialized(count: usize, limit: usize) -> usize {
     limit.saturating_add(count.saturating_mul(4)).saturating_add(4)
 }
@@ -104,8 +106,8 @@ impl Elements<'_> {
 }
 
 impl Chain {
-    /// Parses member `codecs` of a `zarr.json` for chunks of `shape` with elements that are `item`. Fails with the reason if this program lacks a
-    /// codec.
+    /// Parses member `codecs` of a `zarr.json` for chunks of `shape` with elements that are `item`.
+    /// Fails with the reason if this program lacks a codec.
     pub(in super::super) fn parse(codecs: &Value, shape: &[u64], item: Item) -> Result<Self, String> {
         Self::parse_at(codecs, shape, item, 0)
     }
@@ -115,7 +117,10 @@ impl Chain {
             return Err(format!("shards within shards, more than {MAX_DEPTH} deep"));
         }
         let codecs = codecs.as_array().ok_or("codecs are no list")?;
-        let (mut transposes, mut arrays, mut elements, mut bytes) = (Vec::new(), Vec::new(), None, Vec::new());
+        let mut transposes = Vec::new();
+        let mut arrays = Vec::new();
+        let mut elements = None;
+        let mut bytes = Vec::new();
         let mut shape = shape.to_vec();
         // What the codecs before have made of the elements.
         let mut stored = item;
@@ -193,7 +198,8 @@ impl Chain {
         Ok(Chain { transposes, arrays, elements, bytes })
     }
 
-    /// Returns the outermost shards and the codecs of their inner chunks, if inner chunks can be read by themselves.
+    /// Returns the outermost shards and the codecs of their inner chunks, if inner chunks can be
+    /// read by themselves.
     pub(in super::super) fn shards(&self) -> Option<(&ShardLayout, &Chain)> {
         match &self.elements {
             ElementCodec::Shard { layout, inner } if self.transposes.is_empty() => Some((layout, inner)),
@@ -206,7 +212,8 @@ impl Chain {
         matches!(self.elements, ElementCodec::Shard { .. })
     }
 
-    /// Returns whether numbers are big-endian if a stored chunk is its elements in C order: then parts of it can be read.
+    /// Returns whether numbers are big-endian if a stored chunk is its elements in C order: then
+    /// parts of it can be read.
     pub(in super::super) fn raw_order(&self) -> Option<bool> {
         match self.elements {
             ElementCodec::Bytes { big_endian } if self.is_plain() && self.bytes.is_empty() => Some(big_endian),
@@ -266,7 +273,8 @@ impl Chain {
         Ok(decoded)
     }
 
-    /// Returns the bytes of the elements of a chunk of `length` bytes before each codec of arrays, and behind the last one.
+    /// Returns the bytes of the elements of a chunk of `length` bytes before each codec of arrays,
+    /// and behind the last one.
     fn array_lengths(&self, length: usize) -> Vec<usize> {
         let mut lengths = vec![length];
         for codec in &self.arrays {
@@ -275,13 +283,14 @@ impl Chain {
         lengths
     }
 
-    /// Returns the bytes of memory that decoding a chunk of `length` bytes takes beside these, the stored ones, and those between two codecs
-    /// of bytes. `size` is that of an element.
+    /// Returns the bytes of memory that decoding a chunk of `length` bytes takes beside these, the
+    /// stored ones, and those between two codecs of bytes. `size` is that of an element.
     pub(in super::super) fn extra_memory(&self, length: usize, size: usize) -> usize {
         // Elements of other types, of two codecs at a time.
-        let arrays = match self.arrays.is_empty() {
-            true => 0,
-            false => self.array_lengths(length).into_iter().max().unwrap_or(0).saturating_mul(2),
+        let arrays = if self.arrays.is_empty() {
+            0
+        } else {
+            self.array_lengths(length).into_iter().max().unwrap_or(0).saturating_mul(2)
         };
         let of_elements = match &self.elements {
             ElementCodec::Pcodec(_) => pcodec::MEMORY,
@@ -302,8 +311,8 @@ impl Chain {
         arrays.saturating_add(of_elements).saturating_add(of_bytes)
     }
 
-    /// Returns the most bytes that the elements of a chunk of `length` bytes have before the codecs from bytes to bytes. `size` is that of an
-    /// element.
+    /// Returns the most bytes that the elements of a chunk of `length` bytes have before the codecs
+    /// from bytes to bytes. `size` is that of an element.
     fn max_serialized(&self, length: usize, size: usize) -> usize {
         let ElementCodec::Shard { layout, inner } = &self.elements else {
             let stored = self.array_lengths(length).pop().unwrap_or(length);
@@ -321,13 +330,14 @@ impl Chain {
         sum.min(length.saturating_mul(MAX_OVERHEAD).saturating_add(layout.index_length() as usize).saturating_add(4096))
     }
 
-    /// Returns the most bytes that are stored for a chunk of `length` bytes. `size` is that of an element.
+    /// Returns the most bytes that are stored for a chunk of `length` bytes. `size` is that of an
+    /// element.
     fn max_stored(&self, length: usize, size: usize) -> usize {
         self.bytes.iter().fold(self.max_serialized(length, size), |bytes, codec| codec.max_stored(bytes))
     }
 
-    /// Returns the most bytes of a shard that is compressed as a whole, for a chunk of `length` bytes with elements of `size`; 0 for other
-    /// chunks.
+    /// Returns the most bytes of a shard that is compressed as a whole, for a chunk of `length`
+    /// bytes with elements of `size`; 0 for other chunks.
     pub(in super::super) fn decompressed_shard(&self, length: usize, size: usize) -> usize {
         if self.has_shards() && !self.bytes.is_empty() { self.max_serialized(length, size) } else { 0 }
     }
@@ -342,8 +352,8 @@ impl Chain {
         }
     }
 
-    /// Begins to decode a stored chunk of `length` bytes block by block. Returns the decoder; none if the chunk has to be decoded at once, by
-    /// [`Chain::decode`]. On a thread that may block.
+    /// Begins to decode a stored chunk of `length` bytes block by block. Returns the decoder; none
+    /// if the chunk has to be decoded at once, by [`Chain::decode`]. On a thread that may block.
     pub(in super::super) fn steps(&self, stored: Stored, length: usize) -> Result<Option<Steps>> {
         match self.step_order() {
             Some(_) => Steps::new(stored, length),
@@ -351,8 +361,8 @@ impl Chain {
         }
     }
 
-    /// Decodes a stored chunk of `count` elements of any length, in C order, which together have at most `limit` bytes. Takes
-    /// [`Chain::variable_memory`].
+    /// Decodes a stored chunk of `count` elements of any length, in C order, which together have at
+    /// most `limit` bytes. Takes [`Chain::variable_memory`].
     pub(in super::super) fn decode_variable(&self, stored: Bytes, count: usize, limit: usize) -> Result<Values> {
         if !self.transposes.is_empty() {
             return Err(Error::corrupt("a transpose of elements of any length"));
@@ -379,7 +389,8 @@ impl Chain {
         Ok(Values { bytes, places })
     }
 
-    /// Returns the most bytes of memory that [`Chain::decode_variable`] takes besides the stored bytes.
+    /// Returns the most bytes of memory that [`Chain::decode_variable`] takes besides the stored
+    /// bytes.
     pub(in super::super) fn variable_memory(&self, count: usize, limit: usize) -> u64 {
         let between = self.bytes.iter().skip(1).fold(serialized(count, limit), |bytes, codec| codec.max_stored(bytes));
         // A codec's input lives beside its output.
@@ -391,7 +402,8 @@ impl Chain {
 
     /// Decodes stored bytes to at most `limit`, probably `expected` ones.
     fn to_bytes(&self, stored: Bytes, limit: usize, expected: usize) -> Result<Vec<u8>> {
-        // The last codec in encoding is the first in decoding, and may produce what the codecs before it may have stored.
+        // The last codec in encoding is the first in decoding, and may produce what the codecs
+        // before it may have stored.
         let mut limits = vec![limit];
         for codec in &self.bytes {
             limits.push(codec.max_stored(limits.last().copied().unwrap_or(limit)));

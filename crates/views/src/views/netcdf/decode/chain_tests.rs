@@ -56,7 +56,8 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 /// Returns a shard with its index at the end.
 fn shard(inner: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
-    let (mut bytes, mut index) = (Vec::new(), Vec::new());
+    let mut bytes = Vec::new();
+    let mut index = Vec::new();
     for inner in inner {
         index.extend([bytes.len() as u64, inner.len() as u64].into_iter().flat_map(u64::to_le_bytes));
         bytes.extend(inner);

@@ -24,8 +24,8 @@ pub(super) enum ChecksumPlace {
     Start,
     /// After the data.
     End,
-    /// After the data, or before them: numcodecs wrote a CRC-32C there before it had the setting `location`, and names no place if that is its
-    /// default.
+    /// After the data, or before them: numcodecs wrote a CRC-32C there before it had the setting
+    /// `location`, and names no place if that is its default.
     Either,
 }
 
@@ -46,7 +46,8 @@ const ADLER_STEP: usize = 5552;
 const FLETCHER_STEP: usize = 360;
 
 impl Checksum {
-    /// Parses a codec; none if it is no checksum, or one with settings that this program does not have.
+    /// Parses a codec; none if it is no checksum, or one with settings that this program does not
+    /// have.
     pub(super) fn parse(name: &str, configuration: &Value) -> Option<Self> {
         let setting = |key: &str| configuration.get(key).filter(|value| !value.is_null());
         let place = |default| match setting("location").and_then(Value::as_str) {
@@ -87,7 +88,8 @@ impl Checksum {
             stored.split_last_chunk::<LENGTH>().map(|(data, checksum)| (checksum, data))
         };
         let (checksum, data) = parts.ok_or_else(|| Error::corrupt("too short for its checksum"))?;
-        let (wanted, computed) = (u32::from_le_bytes(*checksum), self.sum.of(data));
+        let wanted = u32::from_le_bytes(*checksum);
+        let computed = self.sum.of(data);
         if wanted != computed {
             return Err(Error::corrupt(format!("{} {computed:08x}, and {wanted:08x} is stored", self.sum.name())));
         }
@@ -118,7 +120,8 @@ impl Sum {
 }
 
 fn adler32(data: &[u8]) -> u32 {
-    let (mut low, mut high) = (1_u32, 0_u32);
+    let mut low = 1_u32;
+    let mut high = 0_u32;
     for step in data.chunks(ADLER_STEP) {
         for byte in step {
             low += u32::from(*byte);
@@ -132,7 +135,8 @@ fn adler32(data: &[u8]) -> u32 {
 
 fn fletcher32(data: &[u8]) -> u32 {
     let reduced = |sum: u32| (sum & 0xFFFF) + (sum >> 16);
-    let (mut first, mut second) = (0_u32, 0_u32);
+    let mut first = 0_u32;
+    let mut second = 0_u32;
     let (pairs, rest) = data.as_chunks::<2>();
     for step in pairs.chunks(FLETCHER_STEP) {
         for pair in step {
@@ -174,13 +178,15 @@ mod tests {
     #[test]
     fn checksums_are_checked_at_either_end() {
         let sum = crc32c::crc32c(b"data").to_le_bytes();
-        let (end, start) = ([b"data".as_slice(), &sum].concat(), [sum.as_slice(), b"data"].concat());
+        let end = [b"data".as_slice(), &sum].concat();
+        let start = [sum.as_slice(), b"data"].concat();
         let at_end = checksum("crc32c", json!(null));
         let at_start = checksum("numcodecs.crc32c", json!({"location": "start"}));
         assert_eq!(at_end.checked(&end).unwrap(), b"data");
         assert_eq!(at_start.checked(&start).unwrap(), b"data");
         assert!(at_start.checked(&end).is_err() && at_end.checked(&[1, 2]).is_err());
-        // zarr-python 3.1 with numcodecs 0.16 writes no place for a checksum at the end; older versions wrote it at the start.
+        // zarr-python 3.1 with numcodecs 0.16 writes no place for a checksum at the end; older
+        // versions wrote it at the start.
         let at_either = checksum("numcodecs.crc32c", json!({}));
         for stored in [&end, &start] {
             assert_eq!(at_either.checked(stored).unwrap(), b"data");

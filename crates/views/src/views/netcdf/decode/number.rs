@@ -27,7 +27,8 @@ pub(super) enum Number {
 }
 
 impl NumberType {
-    /// Parses the name of a type as numpy has it, such as `int16` or `<i2`. None for other types, and for numbers that are not little-endian.
+    /// Parses the name of a type as numpy has it, such as `int16` or `<i2`. None for other types,
+    /// and for numbers that are not little-endian.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let short = name.strip_prefix(['<', '|', '=']).unwrap_or(name);
         let int = |size, signed| NumberType::Int { size, signed };
@@ -90,7 +91,8 @@ impl NumberType {
         }
     }
 
-    /// Appends a number: of an integer its low bytes, of a float the nearest. A float becomes an integer without its fraction.
+    /// Appends a number: of an integer its low bytes, of a float the nearest. A float becomes an
+    /// integer without its fraction.
     pub(super) fn put(self, number: Number, bytes: &mut Vec<u8>) {
         let float = |number| match number {
             Number::Int(number) => number as f64,

@@ -1,6 +1,7 @@
 //! Numbers that pcodec has compressed, in its standalone form.
 //!
-//! The outer form is read here, and the rest by the `pco` crate: so a claimed length is known before memory is allocated for it.
+//! The outer form is read here, and the rest by the `pco` crate: so a claimed length is known
+//! before memory is allocated for it.
 
 use pco::data_types::{Number, NumberType as PcoType};
 use pco::metadata::DeltaEncoding;
@@ -11,7 +12,8 @@ use icechunkfs_base::error::{Error, Result};
 
 /// First bytes of standalone data.
 const MAGIC: &[u8] = b"pco!";
-/// First version with an outer form of its own, and the first one that names the type of all numbers.
+/// First version with an outer form of its own, and the first one that names the type of all
+/// numbers.
 const OWN_FORM: u8 = 2;
 const WITH_TYPE: u8 = 3;
 /// Newest version.
@@ -20,7 +22,8 @@ const LATEST: u8 = 3;
 const END: u8 = 0;
 /// Bytes before the metadata of a chunk: the type of its numbers, and their count.
 const CHUNK_HEADER: usize = 4;
-/// Bits of the mode of a chunk, and of the length of its dictionary, in the first bytes of its metadata.
+/// Bits of the mode of a chunk, and of the length of its dictionary, in the first bytes of its
+/// metadata.
 const MODE_BITS: u32 = 4;
 const DICTIONARY_BITS: u32 = 25;
 /// Mode with a dictionary.
@@ -30,7 +33,8 @@ const MAX_WINDOW_LOG: u32 = 15;
 /// Fewest numbers that are read at once, unless they are the last ones.
 const BATCH: usize = 256;
 
-/// Most bytes of memory beside the numbers: windows of repeated numbers, tables, and a dictionary, which is no longer than the stored bytes.
+/// Most bytes of memory beside the numbers: windows of repeated numbers, tables, and a dictionary,
+/// which is no longer than the stored bytes.
 pub(super) const MEMORY: usize = 4 << 20;
 
 /// Decompresses `stored` to exactly `length` bytes of numbers, little-endian.
@@ -98,9 +102,10 @@ fn numbers<T: Number + Default, const N: usize>(
         }
         rest = page.into_src();
     }
-    match decoded.len() == length {
-        true => Ok(decoded),
-        false => Err(damaged(format!("{} bytes instead of {length}", decoded.len()))),
+    if decoded.len() == length {
+        Ok(decoded)
+    } else {
+        Err(damaged(format!("{} bytes instead of {length}", decoded.len())))
     }
 }
 
@@ -122,7 +127,8 @@ fn header(stored: &[u8]) -> Result<&[u8]> {
     hint.get(bits.div_ceil(8)..).ok_or_else(early)
 }
 
-/// Checks that a dictionary of numbers of `size` bytes can be in `metadata`, before there is memory for it.
+/// Checks that a dictionary of numbers of `size` bytes can be in `metadata`, before there is memory
+/// for it.
 fn check_dictionary(metadata: &[u8], size: usize) -> Result<()> {
     let bits = metadata.first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes));
     let count = (bits >> MODE_BITS) & ((1 << DICTIONARY_BITS) - 1);

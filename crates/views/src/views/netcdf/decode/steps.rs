@@ -1,8 +1,10 @@
-//! Decoding of a zstd frame block by block, so that its beginning can be used before, or without, the rest.
+//! Decoding of a zstd frame block by block, so that its beginning can be used before, or without,
+//! the rest.
 //!
-//! Only of frames that say beforehand what they have: one frame that is all of the stored bytes, with the length that the chunk must
-//! have, and without a checksum, which needs all of it. Any other is decoded at once. Blocks are decoded to their place in the chunk, as
-//! they are when a frame is decoded at once; that takes no longer (docs/performance.md).
+//! Only of frames that say beforehand what they have: one frame that is all of the stored bytes,
+//! with the length that the chunk must have, and without a checksum, which needs all of it. Any
+//! other is decoded at once. Blocks are decoded to their place in the chunk, as they are when a
+//! frame is decoded at once; that takes no longer (docs/performance.md).
 
 use parking_lot::Mutex;
 use rustix::thread::sched_getcpu;
@@ -14,23 +16,26 @@ use super::super::stored::Stored;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::growing::Grower;
 
-/// Bytes of a frame that its decoder needs first, to know the length of its header (`ZSTD_FRAMEHEADERSIZE_MIN`).
+/// Bytes of a frame that its decoder needs first, to know the length of its header
+/// (`ZSTD_FRAMEHEADERSIZE_MIN`).
 const START: usize = 5;
 /// Most bytes of the header of a frame (RFC 8878, 3.1.1.1).
 const MAX_HEADER: usize = 18;
 /// Bytes of the header of a block.
 const BLOCK_HEADER: usize = 3;
-/// Bits of the byte after the magic number of a frame: a checksum at its end, and the length of the number of a dictionary (RFC 8878,
-/// 3.1.1.1.1).
+/// Bits of the byte after the magic number of a frame: a checksum at its end, and the length of the
+/// number of a dictionary (RFC 8878, 3.1.1.1.1).
 const CHECKSUM_OR_DICTIONARY: u8 = 0b111;
 /// Bit of the same byte: no window descriptor follows.
 const SINGLE_SEGMENT: u8 = 0b10_0000;
 /// Fewest decoded bytes of a block, on average, of frames that are decoded block by block.
 const MIN_BLOCK: usize = 1024;
-/// Largest window, as a power of two: there is none beside the chunk itself, whose length is bounded.
+/// Largest window, as a power of two: there is none beside the chunk itself, whose length is
+/// bounded.
 const MAX_WINDOW_LOG: u32 = 31;
 
-/// Decoders whose memory is used again, at most one for each thread that decodes. New ones would have page faults.
+/// Decoders whose memory is used again, at most one for each thread that decodes. New ones would
+/// have page faults.
 static UNUSED: Mutex<Vec<Decoder>> = Mutex::new(Vec::new());
 /// Most of them.
 const MAX_UNUSED: usize = 16;
@@ -97,7 +102,8 @@ fn damaged(code: usize) -> Error {
 }
 
 impl Steps {
-    /// Begins to decode `stored` to `length` bytes; none if it has to be decoded at once, also for its errors. On a thread that may block.
+    /// Begins to decode `stored` to `length` bytes; none if it has to be decoded at once, also for
+    /// its errors. On a thread that may block.
     pub(super) fn new(stored: Stored, length: usize) -> Result<Option<Self>> {
         let mut buffer = Vec::new();
         let header = stored.part(0, MAX_HEADER, &mut buffer)?;
@@ -147,13 +153,16 @@ fn header_length(header: &[u8]) -> Option<u64> {
     Some(START as u64 + u64::from(!is_single) + content_size)
 }
 
-/// Returns true if the frame whose blocks begin at `at` is all of `stored`, and has at most `most` blocks.
+/// Returns true if the frame whose blocks begin at `at` is all of `stored`, and has at most `most`
+/// blocks.
 fn is_one_frame(stored: &Stored, mut at: u64, most: usize) -> Result<bool> {
     let mut buffer = Vec::new();
     for _ in 0..most {
         let [first, second, third] = *stored.part(at, BLOCK_HEADER, &mut buffer)? else { return Ok(false) };
         let header = u32::from_le_bytes([first, second, third, 0]);
-        let (is_last, kind, size) = (header & 1 == 1, header >> 1 & 0b11, u64::from(header >> 3));
+        let is_last = header & 1 == 1;
+        let kind = header >> 1 & 0b11;
+        let size = u64::from(header >> 3);
         // Raw, one repeated byte, compressed (RFC 8878, 3.1.1.2.2).
         at += BLOCK_HEADER as u64
             + match kind {
@@ -171,8 +180,8 @@ fn is_one_frame(stored: &Stored, mut at: u64, most: usize) -> Result<bool> {
 /// Output of the decoder: all bytes of the chunk, as it refers to those that it has decoded.
 struct Output<'a>(&'a mut Grower);
 
-// SAFETY: the address is that of `capacity` bytes, which live as long as the grower and do not move; the first ones, `as_slice`, are
-// initialized.
+// SAFETY: the address is that of `capacity` bytes, which live as long as the grower and do not
+// move; the first ones, `as_slice`, are initialized.
 unsafe impl WriteBuf for Output<'_> {
     fn as_slice(&self) -> &[u8] {
         self.0.made()
@@ -214,15 +223,14 @@ mod tests {
 
     /// Returns the decoder of bytes in memory or in a file.
     fn steps(stored: &Bytes, in_file: bool, length: usize) -> Option<Steps> {
-        let stored = match in_file {
-            false => Stored::Bytes(stored.clone()),
-            true => {
-                let mut file = tempfile::tempfile().unwrap();
-                file.write_all(b"before").unwrap();
-                file.write_all(stored).unwrap();
-                file.write_all(b"behind").unwrap();
-                Stored::File { file, offset: 6, length: stored.len() as u64 }
-            }
+        let stored = if in_file {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(b"before").unwrap();
+            file.write_all(stored).unwrap();
+            file.write_all(b"behind").unwrap();
+            Stored::File { file, offset: 6, length: stored.len() as u64 }
+        } else {
+            Stored::Bytes(stored.clone())
         };
         Steps::new(stored, length).unwrap()
     }
@@ -304,7 +312,8 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) as usize % below
         };
-        let (mut same, mut failed) = (0, 0);
+        let mut same = 0;
+        let mut failed = 0;
         for round in 0..600 {
             let mut damaged = stored.clone();
             for _ in 0..1 + round % 3 {

@@ -1,6 +1,7 @@
 //! Reversing the codec `transpose`.
 
-/// Permutation of dimensions: dimension `n` of the stored array is dimension `order[n]` of the decoded one.
+/// Permutation of dimensions: dimension `n` of the stored array is dimension `order[n]` of the
+/// decoded one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Transpose {
     order: Vec<usize>,
@@ -24,9 +25,11 @@ impl Transpose {
         self.order.iter().filter_map(|axis| shape.get(*axis).copied()).collect()
     }
 
-    /// Returns the elements of `stored`, `size` bytes each, in the order of the decoded array of `shape`.
+    /// Returns the elements of `stored`, `size` bytes each, in the order of the decoded array of
+    /// `shape`.
     pub(super) fn decode(&self, stored: &[u8], shape: &[u64], size: usize) -> Vec<u8> {
-        // Distance, in elements of the stored array, between neighbors along each decoded dimension.
+        // Distance, in elements of the stored array, between neighbors along each decoded
+        // dimension.
         let mut strides = vec![0_usize; shape.len()];
         let mut step = 1_usize;
         for axis in self.order.iter().rev() {

@@ -6,7 +6,8 @@ use super::model::{Attribute, DataType, Value};
 use super::{UNDEFINED, datatype, unsupported};
 use icechunkfs_base::error::Result;
 
-/// Length in bytes from which on a scalar text is stored in the heap: a header message has at most 65,535 bytes.
+/// Length in bytes from which on a scalar text is stored in the heap: a header message has at most
+/// 65,535 bytes.
 const LONG_TEXT: usize = 60_001;
 
 /// Datatype, dataspace and elements of an attribute.
@@ -21,7 +22,8 @@ pub(super) fn heap_texts(value: &Value) -> &[String] {
     }
 }
 
-/// Encodes an attribute message. Its length does not depend on addresses in `heap` nor on `headers`, those of the datasets.
+/// Encodes an attribute message. Its length does not depend on addresses in `heap` nor on
+/// `headers`, those of the datasets.
 pub(super) fn encode(attribute: &Attribute, heap: &Heap<'_>, headers: &[u64]) -> Result<Vec<u8>> {
     if attribute.name.is_empty() || attribute.name.contains('\0') {
         return Err(unsupported("an attribute name that is empty or has a NUL"));

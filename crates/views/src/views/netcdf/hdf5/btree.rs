@@ -1,12 +1,13 @@
 //! Version 1 B-trees that index chunks (HDF5 spec III.A.1, node type 1).
 //!
-//! All chunks are listed in row-major order in nodes of fixed length, each of them full but the last of its level. So
-//! the contents of a node follow from its address, and no node is kept.
+//! All chunks are listed in row-major order in nodes of fixed length, each of them full but the
+//! last of its level. So the contents of a node follow from its address, and no node is kept.
 
 use super::UNDEFINED;
 use super::storage::Storage;
 
-/// Maximum number of children of a node: 2 K, with the K of files whose superblock has no extension.
+/// Maximum number of children of a node: 2 K, with the K of files whose superblock has no
+/// extension.
 const CHILDREN: u64 = 64;
 
 /// Level of a tree.
@@ -34,8 +35,8 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Lays out the tree for at least one chunk of shape `chunk` at `address`; none if it is too long. The address of
-    /// the data is set later, by [`Tree::set_data`].
+    /// Lays out the tree for at least one chunk of shape `chunk` at `address`; none if it is too
+    /// long. The address of the data is set later, by [`Tree::set_data`].
     pub(super) fn new(storage: &Storage, chunk: &[u32], address: u64) -> Option<Self> {
         let node = node_len(chunk.len())?;
         let mut levels = Vec::new();
@@ -72,8 +73,8 @@ impl Tree {
         size_of_val(&*self.grid) + size_of_val(&*self.chunk) + size_of_val(&*self.levels)
     }
 
-    /// Returns the node that contains the byte at `address`, and the position of that byte in it; none outside of the
-    /// tree.
+    /// Returns the node that contains the byte at `address`, and the position of that byte in it;
+    /// none outside of the tree.
     pub(super) fn node_at(&self, address: u64) -> Option<(Vec<u8>, usize)> {
         let len = node_len(self.chunk.len())?;
         // The root has the lowest address, and is last in the list.
@@ -89,7 +90,8 @@ impl Tree {
             Some(number) => level.address.saturating_add(number.saturating_mul(len)),
             None => UNDEFINED,
         };
-        // Children: their number, the address of the first, their distance, and the chunks below each.
+        // Children: their number, the address of the first, their distance, and the chunks below
+        // each.
         let (below, first, distance) = match height.checked_sub(1).and_then(|lower| self.levels.get(lower)) {
             Some(lower) => (lower.nodes, lower.address, len),
             None => (self.chunks, self.data, self.slot),
@@ -170,7 +172,8 @@ mod tests {
         u64::from_le_bytes(node[at..at + 8].try_into().unwrap())
     }
 
-    /// Walks the node at `address`, whose neighbours are given, and returns its keys' first and last positions.
+    /// Walks the node at `address`, whose neighbours are given, and returns its keys' first and
+    /// last positions.
     fn walk(tree: &Tree, address: u64, level: u8, chunks: &mut Vec<(u64, Position)>, nodes: &mut u64) -> [Position; 2] {
         let (node, from) = tree.node_at(address).unwrap();
         assert_eq!((from, node.len() as u64), (0, node_len(tree.chunk.len()).unwrap()));
@@ -209,7 +212,8 @@ mod tests {
         ];
         for (shape, chunk, height, nodes) in cases {
             let (tree, storage) = tree(shape, chunk);
-            let (mut chunks, mut walked) = (Vec::new(), 0);
+            let mut chunks = Vec::new();
+            let mut walked = 0;
             let [_, end] = walk(&tree, tree.address, *height, &mut chunks, &mut walked);
             let ends: Position = std::array::from_fn(|dimension| match (shape.get(dimension), chunk.get(dimension)) {
                 (Some(size), Some(chunk)) => size.next_multiple_of(u64::from(*chunk)),

@@ -86,7 +86,8 @@ fn class(class: u8, bits: [u8; 3], size: u32) -> Vec<u8> {
     bytes
 }
 
-/// Encodes a float with `places`: bit of the sign, first bit and length of the exponent, length of the mantissa.
+/// Encodes a float with `places`: bit of the sign, first bit and length of the exponent, length of
+/// the mantissa.
 fn float(bits: u8, size: u32, places: [u8; 4], bias: u32) -> Vec<u8> {
     let [sign, exponent, exponent_len, mantissa_len] = places;
     let mut bytes = class(0x11, [bits, sign, 0], size);

@@ -10,7 +10,8 @@ use super::model::{FileModel, Value};
 use super::{align, unsupported};
 use icechunkfs_base::error::{Context, Result};
 
-/// Maximum number of objects in a collection: their indices have 16 bits, and index 0 is the free space.
+/// Maximum number of objects in a collection: their indices have 16 bits, and index 0 is the free
+/// space.
 const MAX_OBJECTS: usize = 65_535;
 /// Minimum length of a collection in bytes.
 const MIN_COLLECTION: u64 = 4096;
@@ -109,7 +110,8 @@ fn collection_len<T: Copy>(objects: &[T], len: impl Fn(T) -> u64) -> Option<u64>
     Some(sum.max(MIN_COLLECTION))
 }
 
-/// Returns the bytes of a text: netCDF-C shows an object of length 0 as `NIL`, so the empty text is a NUL.
+/// Returns the bytes of a text: netCDF-C shows an object of length 0 as `NIL`, so the empty text is
+/// a NUL.
 fn text_bytes(text: &str) -> &[u8] {
     if text.is_empty() { b"\0" } else { text.as_bytes() }
 }
@@ -149,7 +151,8 @@ impl<'m> Heap<'m> {
         self.texts.place(texts, |text| text_bytes(text).len() as u64)
     }
 
-    /// Appends the heap to `out`, whose length must be a multiple of 8. `headers` has the addresses of the datasets.
+    /// Appends the heap to `out`, whose length must be a multiple of 8. `headers` has the addresses
+    /// of the datasets.
     pub(super) fn write(&self, out: &mut Vec<u8>, headers: &[u64]) -> Option<()> {
         self.references.write(out, |dataset| {
             headers.get(*dataset).copied().unwrap_or(super::UNDEFINED).to_le_bytes().to_vec().into()
@@ -180,7 +183,8 @@ mod tests {
 
     /// Follows a pointer in the heap that was written to the file's beginning.
     fn follow(file: &[u8], pointer: [u8; 16]) -> Vec<u8> {
-        let (collection, index) = (number(&pointer, 4) as usize, u32::from_le_bytes(pointer[12..].try_into().unwrap()));
+        let collection = number(&pointer, 4) as usize;
+        let index = u32::from_le_bytes(pointer[12..].try_into().unwrap());
         assert_eq!(&file[collection..collection + 8], b"GCOL\x01\0\0\0");
         let end = collection + number(file, collection + 8) as usize;
         let mut at = collection + 16;

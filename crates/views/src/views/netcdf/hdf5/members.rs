@@ -16,7 +16,8 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Collects the members of the groups of `model`. Fails for groups that do not exist and names that are used twice.
+    /// Collects the members of the groups of `model`. Fails for groups that do not exist and names
+    /// that are used twice.
     pub(super) fn new(model: &FileModel) -> Result<Self> {
         let count = model.groups.len();
         let mut members = Members { datasets: vec![Vec::new(); count], groups: vec![Vec::new(); count] };

@@ -1,4 +1,5 @@
-//! Superblock, object headers and their messages (HDF5 spec II.A, IV.A.1.b and IV.A.2), except attributes.
+//! Superblock, object headers and their messages (HDF5 spec II.A, IV.A.1.b and IV.A.2), except
+//! attributes.
 
 use super::checksum::lookup3;
 use super::model::{Dataset, Layout};
@@ -77,7 +78,8 @@ impl Header {
         let mut header = Header::new();
         header.message(DATASPACE, &dataspace(&dataset.shape, dataset.unlimited))?;
         header.message(DATATYPE, &datatype::encode(dataset.data_type)?)?;
-        // pyfive 1.3 reads beyond an attribute info message, which therefore must not be the last one.
+        // pyfive 1.3 reads beyond an attribute info message, which therefore must not be the last
+        // one.
         header.attribute_info(dataset.attributes.len())?;
         header.message(FILL_VALUE, &fill_value(dataset)?).context(|| "fill value")?;
         let mut layout = vec![3];
@@ -173,8 +175,8 @@ pub(super) fn null_dataspace() -> Vec<u8> {
 }
 
 fn fill_value(dataset: &Dataset) -> Result<Vec<u8>> {
-    // Space is allocated incrementally (3) or late (2), the fill value is written if it is set (8), and it is set
-    // (0x20).
+    // Space is allocated incrementally (3) or late (2), the fill value is written if it is set (8),
+    // and it is set (0x20).
     let is_chunked = dataset.unlimited || matches!(dataset.layout, Layout::Chunked(_));
     let allocation = if is_chunked { 3 } else { 2 };
     let Some(fill) = &dataset.fill else { return Ok(vec![3, 0x08 | allocation]) };

@@ -46,8 +46,8 @@ pub struct Dataset {
     pub shape: Vec<u64>,
     /// True if the first dimension has no maximal size; not for [`Layout::Contiguous`].
     pub unlimited: bool,
-    /// Fill value: one element, in the byte order of `data_type`. None means the default of the format, as for
-    /// dimensions without a variable.
+    /// Fill value: one element, in the byte order of `data_type`. None means the default of the
+    /// format, as for dimensions without a variable.
     pub fill: Option<Vec<u8>>,
     /// Storage of the data.
     pub layout: Layout,
@@ -62,7 +62,8 @@ pub enum Layout {
     Absent,
     /// One run of elements in row-major order.
     Contiguous,
-    /// Chunks of this shape, all of the same length: edge chunks are whole. One size, positive, for each dimension.
+    /// Chunks of this shape, all of the same length: edge chunks are whole. One size, positive, for
+    /// each dimension.
     Chunked(Vec<u32>),
 }
 
@@ -95,7 +96,8 @@ pub enum DataType {
     Use,
     /// List of object references in the heap. Only the writer uses it, for [`Value::References`].
     ReferenceList,
-    /// UTF-8 string of any length in the heap. Only the writer uses it, for [`Value::Text`] and [`Value::Texts`].
+    /// UTF-8 string of any length in the heap. Only the writer uses it, for [`Value::Text`] and
+    /// [`Value::Texts`].
     Text,
 }
 
@@ -111,8 +113,8 @@ pub struct Attribute {
 /// Value of an attribute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Scalar text: a fixed string, of more than 60,000 bytes a string in the heap. The empty text has a null
-    /// dataspace.
+    /// Scalar text: a fixed string, of more than 60,000 bytes a string in the heap. The empty text
+    /// has a null dataspace.
     Text(String),
     /// Scalar fixed ASCII string of exactly these bytes: `CLASS` has its NUL.
     FixedBytes(Vec<u8>),
@@ -127,7 +129,8 @@ pub enum Value {
     },
     /// List of texts in the heap.
     Texts(Vec<String>),
-    /// List of references to the datasets with these indices in [`FileModel::datasets`], each with a position: `REFERENCE_LIST`.
+    /// List of references to the datasets with these indices in [`FileModel::datasets`], each with
+    /// a position: `REFERENCE_LIST`.
     Uses(Vec<(usize, u32)>),
     /// List that has, for each entry, a list of one reference to the dataset with this index in
     /// [`FileModel::datasets`]: `DIMENSION_LIST`.

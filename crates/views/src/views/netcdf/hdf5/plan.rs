@@ -13,8 +13,9 @@ use super::storage::{PAGE, Storage};
 use super::{UNDEFINED, align, attribute, members, unsupported};
 use icechunkfs_base::error::{Context, Error, Result};
 
-/// Lowest position of data: netCDF-C 4.10 reads the first 4 MiB of a file that it opens, and the kernel reads ahead by 4 MiB, twice as soon
-/// as a B-tree is read. With 8 MiB two chunks were decoded for nothing.
+/// Lowest position of data: netCDF-C 4.10 reads the first 4 MiB of a file that it opens, and the
+/// kernel reads ahead by 4 MiB, twice as soon as a B-tree is read. With 8 MiB two chunks were
+/// decoded for nothing.
 const DATA: u64 = 12 << 20;
 
 /// Layout of a file: its metadata, and the position of its data.
@@ -87,9 +88,9 @@ struct Addresses {
 }
 
 impl Plan {
-    /// Lays out the file. Fails, naming the dataset and the attribute, for what the format cannot represent: messages
-    /// over 65,535 bytes, more than 32 dimensions, chunks of 4 GiB or more, sizes over 2^63 bytes, names that are used
-    /// twice.
+    /// Lays out the file. Fails, naming the dataset and the attribute, for what the format cannot
+    /// represent: messages over 65,535 bytes, more than 32 dimensions, chunks of 4 GiB or more,
+    /// sizes over 2^63 bytes, names that are used twice.
     pub fn new(model: &FileModel) -> Result<Plan, Error> {
         let members = Members::new(model)?;
         let storages = model
@@ -99,7 +100,8 @@ impl Plan {
             .collect::<Result<Vec<_>>>()?;
         let mut heap = Heap::new(model)?;
 
-        // Messages have the same length whatever addresses they hold: the first pass only adds up lengths.
+        // Messages have the same length whatever addresses they hold: the first pass only adds up
+        // lengths.
         let count = model.datasets.len();
         let groups = vec![0; model.groups.len()];
         let mut addresses = Addresses { groups, headers: vec![0; count], data: vec![0; count], trees: vec![0; count] };
@@ -138,9 +140,9 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Checks a dataset with its attributes: if it fails, the dataset must be left out of the file. Returns the most bytes
-    /// that it takes in the file. [`Plan::new`] may still fail, for what concerns the file: its length, names used twice,
-    /// references.
+    /// Checks a dataset with its attributes: if it fails, the dataset must be left out of the file.
+    /// Returns the most bytes that it takes in the file. [`Plan::new`] may still fail, for what
+    /// concerns the file: its length, names used twice, references.
     pub fn check_dataset(dataset: &Dataset) -> Result<u64> {
         members::check_attribute_names(&dataset.attributes)?;
         let storage = Storage::new(dataset)?;
@@ -233,8 +235,8 @@ impl Plan {
         size_of::<Plan>() + self.head.capacity() + trees + self.arrays.capacity() * size_of::<Array>()
     }
 
-    /// Describes the bytes from `offset` on: at most `len`, one part at a time. The part is empty only at the end of
-    /// the file or if `len` is 0. Takes O(log datasets).
+    /// Describes the bytes from `offset` on: at most `len`, one part at a time. The part is empty
+    /// only at the end of the file or if `len` is 0. Takes O(log datasets).
     pub fn part(&self, offset: u64, len: u64) -> Part<'_> {
         let len = len.min(self.size.saturating_sub(offset));
         if len == 0 {
@@ -311,7 +313,8 @@ fn group_header(
 ) -> Result<Vec<u8>> {
     let attributes = model.groups.get(index).map(|group| group.attributes.as_slice()).unwrap_or_default();
     let make = || {
-        let (datasets, groups) = (members.datasets(index), members.groups(index));
+        let datasets = members.datasets(index);
+        let groups = members.groups(index);
         let mut header = Header::group(datasets.len().saturating_add(groups.len()), attributes.len())?;
         let datasets =
             datasets.iter().filter_map(|at| Some((&model.datasets.get(*at)?.name, addresses.headers.get(*at)?)));

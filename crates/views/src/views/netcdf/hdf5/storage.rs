@@ -6,12 +6,12 @@ use icechunkfs_base::error::Result;
 
 /// Maximum rank that the format allows.
 const MAX_RANK: usize = 32;
-/// Unit of slots and of the positions of data: a page of the kernel then has data of one chunk only, and a chunk that cannot be read
-/// takes no other with it.
+/// Unit of slots and of the positions of data: a page of the kernel then has data of one chunk
+/// only, and a chunk that cannot be read takes no other with it.
 pub(super) const PAGE: u64 = 4096;
 
-/// Lengths of the data of a dataset. All have been checked: no offset in the data and no position of an element
-/// overflows.
+/// Lengths of the data of a dataset. All have been checked: no offset in the data and no position
+/// of an element overflows.
 #[derive(Debug)]
 pub(super) struct Storage {
     /// Length of all elements in bytes; with chunks the length of all slots.
@@ -75,9 +75,10 @@ impl Storage {
 
 /// Checks the name of a link.
 pub(super) fn check_name(name: &str) -> Result<()> {
-    match name.is_empty() || name == "." || name.contains(['/', '\0']) {
-        true => Err(unsupported("the name is empty or `.`, or has a `/` or NUL")),
-        false => Ok(()),
+    if name.is_empty() || name == "." || name.contains(['/', '\0']) {
+        Err(unsupported("the name is empty or `.`, or has a `/` or NUL"))
+    } else {
+        Ok(())
     }
 }
 

@@ -88,7 +88,8 @@ fn another_reader_finds_all_attributes() -> TestResult {
 #[test]
 fn data_begin_where_the_layout_says() -> TestResult {
     let sample = &*SAMPLE;
-    let (mut at, mut last) = (0, None);
+    let mut at = 0;
+    let mut last = None;
     while at < sample.plan.size() {
         let part = sample.plan.part(at, u64::MAX);
         if let Part::Data { dataset, chunk, from, .. } = part {

@@ -86,7 +86,8 @@ fn dimension(number: usize) -> Dataset {
         text("NAME", &title),
         ints("_Netcdf4Dimid", &[number as i32], false),
     ];
-    let (fill, unlimited) = ((!bare).then(|| element(60, 0, data_type)), name == "time");
+    let fill = (!bare).then(|| element(60, 0, data_type));
+    let unlimited = name == "time";
     Dataset { name: name.to_owned(), group: 0, data_type, shape: vec![size], unlimited, fill, layout, attributes }
 }
 
@@ -125,7 +126,8 @@ pub(super) fn model() -> FileModel {
     FileModel::flat(attributes, datasets)
 }
 
-/// Returns the bytes of a part. Elements of edge chunks beyond the array are 0xEE: programs must not show them.
+/// Returns the bytes of a part. Elements of edge chunks beyond the array are 0xEE: programs must
+/// not show them.
 pub(super) fn bytes(model: &FileModel, part: &Part<'_>) -> Vec<u8> {
     let (dataset, chunk, from, len) = match part {
         Part::Bytes(bytes) => return bytes.to_vec(),
