@@ -1,7 +1,9 @@
-//! Checks that `docs/architecture.md` names existing functions.
+//! Checks that `docs/architecture.md` names existing functions, and that each promise in the
+//! documents names tests that exist.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::path::Path;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 
 /// Returns the words in backquotes of a document, each with the text between it and the one before.
 fn quoted(document: &str) -> Vec<(&str, &str)> {
@@ -38,4 +40,64 @@ fn functions_named_in_architecture_md_exist_in_their_files() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(found > 40, "{found}");
+}
+
+/// Adds the files below `directory` whose names end with `ending`.
+fn files(directory: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, ending, found);
+        } else if path.to_str().is_some_and(|path| path.ends_with(ending)) {
+            found.push(path);
+        }
+    }
+}
+
+/// Returns the names in brackets of a document that are no links: `[`one::test`, `another`]`.
+fn named_tests(document: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    for (at, _) in document.match_indices("[`") {
+        let Some((list, after)) = document[at + 1..].split_once(']') else { continue };
+        let words = list.split(',').map(|word| word.trim().strip_prefix('`')?.strip_suffix('`'));
+        let is_name = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || "_:".contains(c));
+        match words.collect::<Option<Vec<&str>>>() {
+            Some(words) if !after.starts_with('(') && words.iter().all(|word| is_name(word)) => names.extend(words),
+            _ => {}
+        }
+    }
+    names
+}
+
+#[test]
+fn tests_named_in_documents_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut sources = Vec::new();
+    for folder in ["tests", "crates", "src"] {
+        files(&root.join(folder), ".rs", &mut sources);
+    }
+    // Functions, and the files and folders that a promise can name as a whole.
+    let mut known: HashSet<String> = HashSet::new();
+    for path in &sources {
+        let parts = path.strip_prefix(root).unwrap().iter().map(|part| part.to_str().unwrap());
+        known.extend(parts.map(|part| part.trim_end_matches(".rs").to_owned()));
+        let text = std::fs::read_to_string(path).unwrap();
+        let end = |rest: &str| rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        known.extend(text.split("fn ").skip(1).map(|rest| rest[..end(rest)].to_owned()));
+    }
+    let mut documents = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    files(&root.join("docs"), ".md", &mut documents);
+    let mut found = 0;
+    let mut wrong = Vec::new();
+    for path in documents {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for name in named_tests(&text) {
+            found += 1;
+            if !known.contains(name.rsplit("::").next().unwrap()) {
+                wrong.push(format!("{}: {name}", path.strip_prefix(root).unwrap().display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "no such test: {}", wrong.join(", "));
+    assert!(found > 300, "{found}");
 }
