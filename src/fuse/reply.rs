@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fuser::{BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
 
-use super::ring::slot::Slot;
+use super::ring::Slot;
 use super::wire::{Encoder, append_entry};
 use icechunkfs_working::overlay::generations::generation_of;
 

@@ -13,8 +13,7 @@ use fuser::{FileHandle, INodeNo, OpenFlags, RenameFlags, TimeOrNow};
 
 use super::reply::{ReplyDirectory, ReplyDirectoryPlus, RingListing};
 use super::requests::{Caller, FileBytes, NewAttributes, Requests};
-use super::ring::Message;
-use super::ring::slot::Slot;
+use super::ring::{Message, Slot};
 use super::wire::{opcode, time, u32_at, u64_at, valid};
 
 /// Operation's header.
@@ -161,15 +160,15 @@ fn dispatch_named<R: Requests>(
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "io-uring"))]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::fuse::reply::{
         ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyWrite, ReplyXattr,
     };
-    use crate::fuse::ring::slot::tests::{Given, given};
     use fuser::KernelConfig;
+    use icechunkfs_ring::testing::{Given, given};
     use parking_lot::Mutex;
     use proptest::prelude::*;
     use std::time::{Duration, UNIX_EPOCH};

@@ -8,11 +8,21 @@
 //! The kernel offers it where root has set `/sys/module/fuse/parameters/enable_uring`. The first
 //! request of a mount and those without an answer still come from `/dev/fuse`, and so do all if the
 //! queues cannot be made.
+//!
+//! It knows bytes and the heads of requests, and nothing of what they ask for. Begin with
+//! [`Prepared`], which makes the queues, and with [`Slot`], which answers one request.
+//!
+//! Three rules that are hard to keep:
+//!
+//! 1. The memory of a request belongs to the kernel, to the thread of its queue, or to its slot,
+//!    and never to two of them.
+//! 2. Every request is answered once, also when the code that answers it panics.
+//! 3. A thread that waits for storage keeps no other request of its processor waiting.
 
 mod layout;
 mod placement;
 mod queue;
-pub mod slot;
+mod slot;
 
 use std::fs;
 use std::io;
@@ -27,6 +37,9 @@ use tracing::warn;
 use placement::Guard;
 use queue::Queue;
 pub use queue::{Handler, Message};
+pub use slot::Slot;
+#[cfg(any(test, feature = "testing"))]
+pub use slot::testing;
 
 /// Largest read or write through a ring, in bytes. Each entry has so much memory for as long as the
 /// mount lives once it was used.

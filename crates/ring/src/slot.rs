@@ -206,20 +206,23 @@ impl Drop for Slot {
     }
 }
 
-#[cfg(test)]
-pub(in crate::fuse) mod tests {
-    #![allow(clippy::unwrap_used)]
+/// Answers of tests, without a kernel.
+#[cfg(any(test, feature = "testing"))]
+pub mod testing {
+    #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
 
     /// Answer as the kernel would get it.
     #[derive(Debug, PartialEq, Eq)]
-    pub(in crate::fuse) struct Given {
-        pub(in crate::fuse) errno: i32,
-        pub(in crate::fuse) bytes: Vec<u8>,
+    pub struct Given {
+        /// Number of the error, positive; 0 for success.
+        pub errno: i32,
+        /// Bytes of the answer.
+        pub bytes: Vec<u8>,
     }
 
     /// Returns the one answer that `act` gives through a slot.
-    pub(in crate::fuse) fn given(act: impl FnOnce(Slot)) -> Given {
+    pub fn given(act: impl FnOnce(Slot)) -> Given {
         let answers = Answers::new(Memory::new(1, 8192).unwrap()).unwrap();
         act(Slot::new(Arc::clone(&answers), 0));
         let [Answer { errno, content, .. }] = <[Answer; 1]>::try_from(answers.take()).unwrap();
@@ -229,6 +232,13 @@ pub(in crate::fuse) mod tests {
         };
         Given { errno, bytes }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::testing::{Given, given};
+    use super::*;
 
     #[test]
     fn a_request_has_one_answer() {

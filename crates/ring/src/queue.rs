@@ -12,10 +12,10 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::thread::CpuSet;
 use tracing::{debug, error, warn};
 
-use super::super::wire;
 use super::Ended;
 use super::layout::{
-    COMMIT, COMMIT_AND_FETCH, HEADER, MAX_OPERATION, OPERATION, PAYLOAD_LENGTH, REGISTER, SEGMENTS, SQE_LENGTH, command,
+    COMMIT, COMMIT_AND_FETCH, HEADER, MAX_OPERATION, OPERATION, PAYLOAD_LENGTH, REGISTER, SEGMENTS, SQE_LENGTH, WRITE,
+    command, u32_at, u64_at,
 };
 use super::placement::{Guard, Watched};
 use super::slot::{Answer, Answers, Content, Memory, Slot};
@@ -235,15 +235,15 @@ impl Running {
             let operation: [u8; MAX_OPERATION] = header.add(OPERATION).cast::<[u8; MAX_OPERATION]>().read();
             (head, operation, header.add(COMMIT).cast::<u64>().read(), header.add(PAYLOAD_LENGTH).cast::<u32>().read())
         };
-        let number = |at| wire::u32_at(&head, at);
+        let number = |at| u32_at(&head, at);
         state.commit = commit;
-        state.unique = wire::u64_at(&head, 8);
+        state.unique = u64_at(&head, 8);
         let length = (length as usize).min(answers.memory.payload_length());
         let slot = Slot::new(Arc::clone(&answers), entry);
         let opcode = number(4);
         let in_place;
         let copied;
-        let payload = if opcode == wire::opcode::WRITE {
+        let payload = if opcode == WRITE {
             // SAFETY: so many bytes of the payload, which nobody writes as long as the handler
             // runs: the answer to a write is short, and this thread copies it there afterwards.
             in_place = unsafe { std::slice::from_raw_parts(answers.memory.payload(entry), length) };
@@ -253,7 +253,7 @@ impl Running {
             copied = unsafe { std::slice::from_raw_parts(answers.memory.payload(entry), length) }.to_vec();
             &copied
         };
-        let inode = wire::u64_at(&head, 16);
+        let inode = u64_at(&head, 16);
         let message = Message { opcode, inode, caller: (number(24), number(28)), operation: &operation, payload };
         // The thread must survive: no other answers the requests of its processor. The program gets
         // EIO, as the slot is dropped.
