@@ -5,7 +5,8 @@
 //! `ICECHUNKFS_SEED` repeats a run, and with `ICECHUNKFS_MUTANT` only the one that a failure names.
 //! `ICECHUNKFS_PROGRAM` is another build of the program.
 use std::collections::BTreeMap;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -65,17 +66,16 @@ impl Sound {
     }
 }
 
-/// Runs a command with bounded address space. Returns whether it succeeded, or a description of its
-/// crash.
+/// Returns a command with bounded address space. Another program sets the bound: between a fork and
+/// the start of a program this process could, but a fork copies the tables of all its memory.
+fn bounded(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--as={ADDRESS_SPACE}")).arg("--").arg(program);
+    command
+}
+
+/// Runs a command. Returns whether it succeeded, or a description of its crash.
 fn run(mut command: Command) -> Result<bool, String> {
-    let limit = libc::rlimit { rlim_cur: ADDRESS_SPACE, rlim_max: ADDRESS_SPACE };
-    // SAFETY: the closure makes one system call, on memory that it owns.
-    unsafe {
-        command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_AS, &limit) {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        });
-    }
     let Some(Output { status, stderr, .. }) = common::run_within(&mut command, DEADLINE) else {
         return Err(format!("{command:?}: not done after {DEADLINE:?}"));
     };
@@ -90,7 +90,7 @@ fn run(mut command: Command) -> Result<bool, String> {
 
 fn icechunkfs(words: &[&str]) -> Result<bool, String> {
     let other = std::env::var_os("ICECHUNKFS_PROGRAM");
-    let mut command = Command::new(other.as_deref().unwrap_or(program().as_ref()));
+    let mut command = bounded(other.as_deref().unwrap_or(program().as_ref()));
     command.args(words);
     run(command)
 }
@@ -182,7 +182,7 @@ fn mounted(repo: &str, words: &[&str], refused: &mut Vec<String>) -> Result<(), 
     if !run_noted(&all, refused).map_err(with_log)? {
         return Ok(());
     }
-    let mut command = Command::new("sh");
+    let mut command = bounded("sh");
     command.arg("-c").arg(LOOK).arg(&place);
     run(command).map_err(with_log)?;
     let file = |name: &str| mount.path().join(name);
