@@ -119,7 +119,9 @@ impl Server {
             let operation = number(4);
             let unique = long(8);
             let inode = long(16);
-            if ![INIT, FORGET, BATCH_FORGET, INTERRUPT].contains(&operation) {
+            // A file that was closed is told of when the last descriptor of a process is, which a
+            // process that begins may close at any time.
+            if ![INIT, FORGET, BATCH_FORGET, INTERRUPT, FLUSH, RELEASE].contains(&operation) {
                 self.requests.lock().unwrap().push(operation);
             }
             let node =
