@@ -4,7 +4,7 @@
 //! branch any more. A tag never moves, and the name of a deleted tag is never used again, forced or
 //! not. Refs that the source lacks stay.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::agreements::Agreements;
@@ -127,12 +127,15 @@ async fn attempt(
     for found in &mut refs {
         let of_kind = if found.kind == RefKind::Branch { &there.branches } else { &there.tags };
         found.from = of_kind.get(&found.name).copied();
-        found.change = change_of((source, destination), found, &present, &deleted, (options.force, clock)).await?;
+        found.change = change_of((source, destination), found, &present, &deleted, options.force).await?;
     }
     let agreed = agreed(source, destination, options, &present).await.context(place)?;
-    let is_refused = |found: &&PushedRef| matches!(found.change, Change::Refused(_));
-    let targets: HashSet<ObjectId> = refs.iter().filter(|found| !is_refused(found)).map(|found| found.to).collect();
-    let outstanding = Outstanding::find(source, targets.iter().copied(), &agreed).await?;
+    let mut targets = targets_of(&refs);
+    let mut outstanding = Outstanding::find(source, targets.iter().copied(), &agreed).await?;
+    if refuse_future(&mut refs, &outstanding, &present, clock) {
+        targets = targets_of(&refs);
+        outstanding = Outstanding::find(source, targets.iter().copied(), &agreed).await?;
+    }
     let new: HashSet<ObjectId> =
         outstanding.commits.iter().map(|commit| commit.id).filter(|id| !present.contains(id)).collect();
     let commits = new.len();
@@ -276,7 +279,7 @@ async fn change_of(
     found: &PushedRef,
     present: &HashSet<ObjectId>,
     deleted: &[String],
-    (force, clock): (bool, Clock),
+    force: bool,
 ) -> Result<Change> {
     let Some(from) = found.from else {
         return Ok(match found.kind {
@@ -286,7 +289,7 @@ async fn change_of(
                 Ok(()) if is_revision_of_another(&found.name) => Change::Refused(
                     "its name would be taken for another commit there: rename it, or copy it with `branch` or `tag create`".to_owned(),
                 ),
-                Ok(()) => checked_time(source, found, present, clock, Change::Created).await?,
+                Ok(()) => Change::Created,
                 Err(error) => Change::Refused(error.to_string()),
             },
         });
@@ -301,10 +304,10 @@ async fn change_of(
     if let Some(joined) = joined
         && destination.is_ancestor(from, joined).await.context(|| destination.storage().location().to_owned())?
     {
-        return checked_time(source, found, present, clock, Change::Forward).await;
+        return Ok(Change::Forward);
     }
     if force {
-        return checked_time(source, found, present, clock, Change::Forced).await;
+        return Ok(Change::Forced);
     }
     Ok(Change::Refused(if present.contains(&found.to) {
         format!("it has newer commits there, up to {from}: get them first, or use --force to give them up there")
@@ -315,27 +318,30 @@ async fn change_of(
     }))
 }
 
-/// Returns `change`, unless the commit that is new to the destination is from the future: times of
-/// commits rise, so that programs could not commit after it until then.
-async fn checked_time(
-    source: &Repository,
-    found: &PushedRef,
-    present: &HashSet<ObjectId>,
-    clock: Clock,
-    change: Change,
-) -> Result<Change> {
-    if present.contains(&found.to) {
-        return Ok(change);
+/// Refuses refs whose commit is new to the destination and from the future: times of commits rise,
+/// so that programs could not commit after it until then. Returns true if there are any.
+fn refuse_future(refs: &mut [PushedRef], outstanding: &Outstanding, present: &HashSet<ObjectId>, clock: Clock) -> bool {
+    let is_new_of_future =
+        |commit: &&SnapshotInfo<()>| !present.contains(&commit.id) && is_of_future(commit.flushed_at, clock);
+    let times: HashMap<ObjectId, u64> =
+        outstanding.commits.iter().filter(is_new_of_future).map(|commit| (commit.id, commit.flushed_at)).collect();
+    let mut has_refused = false;
+    for found in refs.iter_mut().filter(|found| is_move(&found.change)) {
+        let Some(time) = times.get(&found.to) else { continue };
+        has_refused = true;
+        found.change = Change::Refused(format!(
+            "commit {} is dated {}, which is later than this machine's clock: programs could not commit after it until then. If the clock is right, \
+             the machine that made it was wrong: amend it there",
+            found.to,
+            format_time(*time)
+        ));
     }
-    let time = source.commit(found.to).await.context(|| source.storage().location().to_owned())?.flushed_at;
-    if !is_of_future(time, clock) {
-        return Ok(change);
-    }
-    Ok(Change::Refused(format!(
-        "commit {} is dated {}, which is later than this machine's clock: programs could not commit after it until then. If the clock is right,          the machine that made it was wrong: amend it there",
-        found.to,
-        format_time(time)
-    )))
+    has_refused
+}
+
+/// Returns the commits that the refs lead to which are not refused.
+fn targets_of(refs: &[PushedRef]) -> HashSet<ObjectId> {
+    refs.iter().filter(|found| !matches!(found.change, Change::Refused(_))).map(|found| found.to).collect()
 }
 
 /// Returns what becomes of a ref whose move failed with `error`, if it failed because the ref
