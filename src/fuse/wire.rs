@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, FopenFlags};
 
+pub(super) use icechunkfs_base::native_numbers::{u32_at, u64_at};
 use icechunkfs_working::overlay::generations::generation_of;
 
 /// Operations (`fuse_opcode`).
@@ -53,16 +54,6 @@ pub(super) mod valid {
     pub(crate) const MTIME: u32 = 1 << 5;
     pub(crate) const ATIME_NOW: u32 = 1 << 7;
     pub(crate) const MTIME_NOW: u32 = 1 << 8;
-}
-
-/// Returns the number at byte `at`; 0 beyond the end.
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u32::from_ne_bytes(*bytes))
-}
-
-/// Returns the number at byte `at`; 0 beyond the end.
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }
 
 /// Returns the time with so many seconds and nanoseconds since the epoch.

@@ -21,6 +21,7 @@ pub mod failpoints;
 pub mod file_name;
 pub mod memory;
 pub mod metrics;
+pub mod native_numbers;
 pub mod printable;
 pub mod recent_errors;
 pub mod shell;

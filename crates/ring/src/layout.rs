@@ -39,17 +39,3 @@ pub(super) fn command(commit: u64, queue: u16) -> [u8; 80] {
 /// Number of a request that writes (`fuse_opcode`), the one whose header the kernel puts before
 /// bytes.
 pub(super) const WRITE: u32 = 16;
-
-/// Returns the number of 32 bits at `at`; bytes that are not there are zeros.
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes(array_at(bytes, at))
-}
-
-/// Returns the number of 64 bits at `at`; bytes that are not there are zeros.
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_ne_bytes(array_at(bytes, at))
-}
-
-fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
-}

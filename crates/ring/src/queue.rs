@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use icechunkfs_base::native_numbers::{u32_at, u64_at};
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::thread::CpuSet;
@@ -15,7 +16,7 @@ use tracing::{debug, error, warn};
 use super::Ended;
 use super::layout::{
     COMMIT, COMMIT_AND_FETCH, HEADER, MAX_OPERATION, OPERATION, PAYLOAD_LENGTH, REGISTER, SEGMENTS, SQE_LENGTH, WRITE,
-    command, u32_at, u64_at,
+    command,
 };
 use super::placement::{Guard, Watched};
 use super::slot::{Answer, Answers, Content, Memory, Slot};

@@ -50,8 +50,8 @@ impl ArrayCodec {
 
     fn parse_known(id: &str, configuration: &Value, decoded: NumberType) -> Option<Parsed> {
         let setting = |key: &str| configuration.get(key);
-        // What the codec says must be what the array has: zarr-python would take bytes for
-        // something else.
+        // The type that the codec states must be that of the array: zarr-python would take bytes
+        // for something else.
         let own = |key: &str| NumberType::of_setting(setting(key), decoded).filter(|own| *own == decoded);
         let stored = |key: &str| NumberType::of_setting(setting(key), decoded);
         let number = |key: &str| setting(key).and_then(Value::as_f64);
