@@ -29,6 +29,7 @@ pub mod reference_diff;
 pub mod scramble;
 pub mod shard;
 pub mod strace;
+pub mod usage;
 pub mod users;
 pub mod writing;
 

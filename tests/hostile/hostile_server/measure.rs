@@ -2,20 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::hostile::{BUCKET, Objects, Store};
-use crate::common::watchdog;
+use crate::common::usage;
 
 /// Value of `--timeout` in all cases.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 /// Cases that run at a time: each waits most of its time.
 pub(crate) const AT_ONCE: usize = 8;
-/// Memory bound of a command in all, in bytes. An unoptimized program of the tests takes 40 to 60
-/// MB for itself.
-const MEMORY: u64 = 160 << 20;
+/// Memory bound of a command in all, in bytes.
+const MEMORY: u64 = 120 << 20;
 /// A command that has not ended by then is killed.
 const HARD: Duration = Duration::from_secs(40);
 
@@ -82,50 +81,8 @@ pub(crate) fn command<S: AsRef<str>>(client: Client, store: &Store, words: &[S])
 
 /// Runs a command to its end, and measures it.
 pub(crate) fn measure(command: &mut Command) -> Outcome {
-    watchdog();
-    let mut errors = tempfile::tempfile().unwrap();
-    let stderr = Stdio::from(errors.try_clone().unwrap());
-    let begin = Instant::now();
-    #[allow(clippy::zombie_processes, reason = "it is waited for below, by its id, with what it used")]
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
-    let pid = libc::pid_t::try_from(child.id()).unwrap();
-    // SAFETY: a structure of numbers.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    let mut status = 0;
-    let mut memory = 0;
-    loop {
-        // Not the kernel's own sum, which includes the memory of the test at the time of the fork.
-        memory = memory.max(peak(pid));
-        // SAFETY: both are ours, and the process is a child that nothing else waits for.
-        match unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) } {
-            0 if begin.elapsed() < HARD => std::thread::sleep(Duration::from_millis(5)),
-            0 => {
-                // SAFETY: it has not been waited for, so that it is still that process.
-                unsafe { libc::kill(pid, libc::SIGKILL) };
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            ended => {
-                assert_eq!(ended, pid, "{}", std::io::Error::last_os_error());
-                break;
-            }
-        }
-    }
-    let mut stderr = String::new();
-    std::io::Seek::rewind(&mut errors).unwrap();
-    std::io::Read::read_to_string(&mut errors, &mut stderr).unwrap();
-    Outcome {
-        success: libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
-        elapsed: begin.elapsed(),
-        memory,
-        stderr,
-    }
-}
-
-/// Returns the peak memory of a process so far, in bytes; 0 if it has ended.
-fn peak(pid: libc::pid_t) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.map_or(0, |line| line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10)
+    let usage::Usage { status, elapsed, memory, stderr, .. } = usage::measure(command, HARD);
+    Outcome { success: status == Some(0), elapsed, memory, stderr }
 }
 
 /// Returns the problem with an outcome, if any. A command has its deadline, a second, and its own
