@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
+use tracing::debug;
 
 use super::values::choice;
 use super::{print, print_json, progress, replace_commits};
@@ -90,7 +91,7 @@ pub(crate) fn commit(arguments: &CommitArgs) -> Result<()> {
         Some(number) => progress::reported(number, look, work)?,
         None => {
             let draw = |bar: &ProgressBar| {
-                let Some(CommitProgress { stage, bytes, bytes_done }) = look() else { return };
+                let Some(CommitProgress { stage, bytes, bytes_done, .. }) = look() else { return };
                 bar.set_length(bytes);
                 bar.set_position(bytes_done);
                 bar.set_message(stage);
@@ -98,6 +99,9 @@ pub(crate) fn commit(arguments: &CommitArgs) -> Result<()> {
             progress::watched("{msg} {bar:40} {bytes}/{total_bytes} {bytes_per_sec}", draw, work)?
         }
     };
+    for StageTime { stage, seconds } in look().map(|progress| progress.stages).unwrap_or_default() {
+        debug!("{}: {seconds:.3} s", printable::line(&stage));
+    }
     print_answer(&answer, arguments.json)
 }
 
@@ -107,6 +111,16 @@ struct CommitProgress {
     stage: String,
     bytes: u64,
     bytes_done: u64,
+    /// Absent in a daemon of an older version.
+    #[serde(default)]
+    stages: Vec<StageTime>,
+}
+
+/// A stage of a commit, and its time.
+#[derive(Deserialize, Serialize)]
+struct StageTime {
+    stage: String,
+    seconds: f64,
 }
 
 /// Returns the progress of a commit, for a terminal.

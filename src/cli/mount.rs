@@ -20,6 +20,7 @@ use crate::fuse::preopened;
 use crate::library::mounts;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::metrics;
+use icechunkfs_base::stages::Stages;
 use icechunkfs_base::times::system_clock;
 use icechunkfs_base::trust;
 use icechunkfs_repo::reader::Reader;
@@ -73,11 +74,13 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     let runtime = open::runtime()?;
     let target = MountTarget::open(&arguments.mountpoint, arguments.nonempty)?;
     let options = arguments.options_of(spec)?;
+    let stages = Stages::begin("opening the repository");
     let (content, options, note) = runtime.block_on(async {
         let mut repository = arguments.repo.open_with(&arguments.virtuals).await?;
         if arguments.create && create_branch(&repository, spec, arguments).await? {
             repository = arguments.repo.open_with(&arguments.virtuals).await?;
         }
+        stages.enter("preparing the mount");
         mounts::prepare(&repository, target.path(), &options).await
     })?;
     if arguments.check_only {
@@ -89,6 +92,7 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     // descriptor does not wait for its mount either: without one, the kernel refuses to read from
     // it.
     let signals = EndSignals::listen(&runtime, arguments.until_eof)?;
+    stages.enter("mounting");
     let mounted = Mounted::new(content, target, &options, runtime.handle().clone())?;
     let manager = if outcome.is_none() { ServiceManager::from_environment() } else { None };
     unmount_at_end(&runtime, signals, mounted.served().clone(), manager.clone());
@@ -98,6 +102,7 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     if preopened::descriptor(mounted.mountpoint()).is_none() {
         mounts::check_answers(mounted.served())?;
     }
+    stages.end();
     if let Some(outcome) = outcome.and_then(Option::take) {
         outcome.report_ready(&note)?;
     }

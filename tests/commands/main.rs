@@ -31,6 +31,7 @@ mod restore;
 mod rewritten;
 mod same_ids;
 mod service;
+mod stages;
 mod stats;
 mod sync;
 mod sync_collected;

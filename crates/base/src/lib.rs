@@ -26,6 +26,7 @@ pub mod printable;
 pub mod recent_errors;
 pub mod shell;
 pub mod size;
+pub mod stages;
 pub mod store_names;
 pub mod times;
 pub mod trust;

@@ -12,7 +12,7 @@ use super::attempts::CommitWork;
 use super::changes::{ChangeSet, ChunkFile};
 use super::hierarchy::effective;
 use super::manifests::ManifestWriter;
-use super::progress::{CommitProgress, Stage};
+use super::progress::CommitProgress;
 use super::rebase::{self, Comparison};
 use super::replace_record::RESERVED_ITEMS;
 pub use super::request::{
@@ -126,7 +126,6 @@ impl Engine {
         if matches!(outcome, Ok(CommitOutcome::Committed { .. })) {
             renewed.keep();
         }
-        progress.enter(Stage::Done);
         outcome
     }
 

@@ -37,6 +37,7 @@ use crate::repo::refs::RefSpec;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Metered;
+use icechunkfs_base::stages::Stages;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
@@ -128,6 +129,7 @@ async fn plan_on(
     engine: &Engine,
     options: &MergeOptions,
 ) -> Result<(Plan, History)> {
+    let stages = Stages::begin("finding the common ancestor");
     let into = repository.resolve(&RefSpec::Branch(options.into.clone())).await?;
     let mut history = History::read(repository, [options.source, into]).await?;
     let parts = base::Parts { repository, reader, engine };
@@ -137,6 +139,7 @@ async fn plan_on(
     let (source, tip) = tokio::try_join!(load(options.source), load(into))?;
     base::check(options, &base, &source, &tip)?;
     base::check_disputed(reader, options, &base, &source, &tip).await?;
+    stages.enter("comparing both sides");
     let before = &base.snapshot;
     let known = history.ancestors(into);
     let commits = history.beyond(options.source, &known);

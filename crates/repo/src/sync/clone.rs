@@ -28,6 +28,7 @@ use icechunkfs_base::beneath;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::file_name::is_dots;
+use icechunkfs_base::stages::Stages;
 use icechunkfs_base::times::Clock;
 use icechunkfs_base::trust::{self, Owners};
 use icechunkfs_format::format::ids::ObjectId;
@@ -92,6 +93,7 @@ async fn attempt(
     clock: Clock,
 ) -> Result<Cloned, Failure> {
     let place = || destination.location().to_owned();
+    let stages = Stages::begin("reading the history");
     let refs = ClonedRefs::read(source).await.context(|| source.storage().location().to_owned())?;
     let leftovers = unfinished(&**destination, &refs).await.context(place)?;
     // After the listing: what is added later is not in it.
@@ -104,10 +106,13 @@ async fn attempt(
     check_metadata(source, &all).await?;
     let to = Destination::new(destination, source.storage().location()).with_leftovers(leftovers);
     let mut copy = Copy::new(source, to, &none, counters, options.memory);
+    stages.enter("copying objects");
     copy.run(&all).await?;
+    stages.enter("checking what was copied");
     check_logs(source, &all, copy.lacking_logs()).await?;
     let kept: Vec<ObjectId> = all.commits.iter().map(|commit| commit.id).collect();
     let amended = Amended::read(source, &all, None).await?;
+    stages.enter("writing refs");
     let describe = |id, record: &mut SnapshotRecord| amended.describe(id, record);
     refs.write(source, &**destination, &kept, describe, clock).await.context(place)?;
     if let Some(agreements) = &options.agreements {

@@ -21,6 +21,7 @@ use crate::repo::refs::Refs;
 use crate::repo::revision::is_revision_of_another;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, Metered};
+use icechunkfs_base::stages::Stages;
 use icechunkfs_base::times::{Clock, format_time};
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::repo_state::SnapshotRecord;
@@ -116,6 +117,7 @@ async fn attempt(
     clock: Clock,
 ) -> Result<Pushed, Failure> {
     let place = || destination.storage().location().to_owned();
+    let stages = Stages::begin("comparing the histories");
     let stored_since = destination.log_position();
     let there = refs_for(destination, &options.refs).await.context(place)?;
     let tips = there.branches.values().chain(there.tags.values()).copied();
@@ -148,13 +150,16 @@ async fn attempt(
     }
     let to = Destination::new(destination.storage(), source.storage().location());
     let mut copy = Copy::new(source, to, &present, counters, options.memory);
+    stages.enter("copying objects");
     copy.run(&outstanding).await?;
+    stages.enter("checking what was copied");
     check_logs(source, &outstanding, copy.lacking_logs()).await?;
     if removal::wait(destination, &copy.found(), &present, clock).await? {
         copy.restore_reused().await?;
     }
     let amended = Amended::read(source, &outstanding, Some(destination)).await?;
     let records = records(source, &outstanding, &present, &amended)?;
+    stages.enter("moving refs");
     // The setting forbids moving nodes here, not receiving commits that moved them elsewhere.
     let commits_there = StoredCommits { records: &records, stored_since, has_moves: false };
     move_refs(destination, &mut refs, commits_there, clock).await?;

@@ -31,7 +31,7 @@ use icechunkfs_repo::commit::changes::ChunkChange;
 use icechunkfs_repo::commit::conflicts::ChunkSet;
 use icechunkfs_repo::commit::engine::{CommitOutcome, OnConflict, RebaseCheck, Request};
 use icechunkfs_repo::commit::membership::ungrouped_by;
-use icechunkfs_repo::commit::progress::CommitProgress;
+use icechunkfs_repo::commit::progress::{CommitProgress, Stage};
 use icechunkfs_repo::commit::rebase::commits_since;
 use icechunkfs_repo::commit::warnings::{Warning, warnings_of};
 
@@ -74,9 +74,13 @@ impl Session {
         let _turn = self.take_turn().await;
         self.resolve_pending().await?;
         let message = options.message.clone();
+        let progress = Ended(Arc::new(CommitProgress::default()));
+        *self.progress.lock() = Arc::clone(&progress.0);
+        progress.0.enter(Stage::Closing);
         let (parent, (committed, invalidations)) = {
             let guard = self.working.quiesce().await;
             self.wait_for_closes().await;
+            progress.0.enter(Stage::Detecting);
             let (frozen, detected) = self.detect_changes().await?;
             refuse_open(&frozen)?;
             refuse_violations(&detected)?;
@@ -96,7 +100,7 @@ impl Session {
                 refuse_warnings(&ungrouped, &warnings)?;
             }
             self.working.set_linking(true);
-            let published = self.publish(&guard, detected, options).await;
+            let published = self.publish(&guard, detected, options, &progress.0).await;
             self.working.set_linking(false);
             let (committed, invalidations) = published?;
             (base.id(), (Committed { untracked, ungrouped, warnings, ..committed }, invalidations))
@@ -136,6 +140,7 @@ impl Session {
         guard: &TreeGuard<'_>,
         mut detected: DetectedChanges,
         options: CommitOptions,
+        progress: &CommitProgress,
     ) -> Result<(Committed, Vec<Invalidation>)> {
         self.working.preserve(guard, &detected.untracked_entries(), &[]).await?;
         self.working.complete_sparse(&detected.data_files()).await?;
@@ -165,8 +170,6 @@ impl Session {
         if request.on_conflict == OnConflict::Theirs {
             may_give_way.extend(detected.chunk_files().map(|(data, id, coords)| (data, id, coords.clone())));
         }
-        let progress = Arc::new(CommitProgress::default());
-        *self.progress.lock() = Arc::clone(&progress);
         let mut files = self.working.uploads().is_enabled().then(|| detected.changes.clone());
         let (_hold, known_objects) = self.use_uploads(&mut detected.changes).await?;
         files = files.filter(|_| known_objects.as_ref().is_some_and(|known_objects| !known_objects.chunks.is_empty()));
@@ -175,7 +178,7 @@ impl Session {
         let outcome = loop {
             // Boxed: the compiler cannot prove that futures this deep are `Send`.
             let commit: BoxFuture<'_, Result<CommitOutcome>> =
-                Box::pin(self.engine.commit(base.tree.snapshot(), &detected.changes, &request, &progress));
+                Box::pin(self.engine.commit(base.tree.snapshot(), &detected.changes, &request, progress));
             match (commit.await, files.take()) {
                 // A garbage collection may just have removed the uploaded objects. The files still
                 // exist: they are uploaded again.
@@ -190,6 +193,7 @@ impl Session {
                 }
             }
         };
+        progress.enter(Stage::Showing);
         let mut kept = ChunkSet::new();
         let published = match outcome {
             CommitOutcome::Conflicts(conflicts) => {
@@ -436,6 +440,15 @@ impl Session {
                 file.can_link = false;
             }
         }
+    }
+}
+
+/// Progress of a commit that ends, whatever its outcome, with this.
+struct Ended(Arc<CommitProgress>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.enter(Stage::Done);
     }
 }
 

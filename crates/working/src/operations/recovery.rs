@@ -16,6 +16,7 @@ use crate::overlay::replace::TreeGuard;
 use crate::overlay::{Recovered, WorkingTree};
 use crate::scratch::directory::ScratchDirectory;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::stages::Stages;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_repo::commit::rebase::commits_since;
@@ -53,6 +54,7 @@ pub async fn open(
     opening: &RecoveryOptions<'_>,
     reader: impl FnOnce(u64) -> Result<Reader>,
 ) -> Result<(Arc<WorkingTree>, Arc<Reader>, Option<String>)> {
+    let stages = Stages::begin("reading the scratch directory");
     let scratch = ScratchDirectory::open(opening.scratch, opening.mountpoint, opening.local)?;
     let origin = identity::origin_of(repository, opening.branch).await?;
     let recovered = if opening.discard { Recovered::empty() } else { Recovered::read(&scratch, &origin)? };
@@ -66,6 +68,7 @@ pub async fn open(
         }
     }
     let recovered = if is_of_other { Recovered::empty() } else { recovered };
+    stages.enter("loading the snapshot");
     let (recovered, loaded) = load_base(repository, opening, recovered).await?;
     let publishing = recovered.publishing;
     let mut numbering = Numbering::default();
@@ -74,6 +77,7 @@ pub async fn open(
     let reader = reader(snapshot.size() as u64 + table.size())?;
     let reader = Arc::new(reader.with_virtuals(repository.virtuals().await));
     let tree = Arc::new(Tree::new(Arc::clone(&snapshot), table, Arc::clone(&reader)));
+    stages.enter("finding uncommitted changes");
     let working = Arc::new(WorkingTree::open(tree, numbering, scratch, origin, recovered)?);
     working.begin_upkeep();
     if let Some(publishing) = publishing {

@@ -11,6 +11,7 @@ use super::recovery::{find_landed, landed_message};
 use crate::overlay::Base;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::printable;
+use icechunkfs_base::stages::Stages;
 use icechunkfs_repo::commit::conflicts::Conflict;
 use icechunkfs_repo::compare::scope::is_below;
 use icechunkfs_repo::repo::Repository;
@@ -61,12 +62,15 @@ impl Session {
     pub async fn refresh(&self) -> Result<String> {
         let _turn = self.take_turn().await;
         self.resolve_pending().await?;
+        let stages = Stages::begin("waiting for open files");
         let (report, invalidations) = {
             let guard = self.working.quiesce().await;
             self.wait_for_closes().await;
+            stages.enter("finding changes");
             let (frozen, detected) = self.detect_changes().await?;
             // A half-written chunk would mix the bytes of two bases.
             refuse_open(&frozen)?;
+            stages.enter("comparing with other commits");
             let base = self.working.base();
             let branch = self.working.origin().branch.clone();
             let repository = self.repository().await?;
@@ -91,6 +95,7 @@ impl Session {
                 } else {
                     detected
                 };
+            stages.enter("showing the new snapshot");
             let tree = self.working.tree_of(compared.tip, Arc::clone(&self.reader))?;
             let mut invalidations = base_invalidations(&repository, (&base.tree, &tree), &compared.commits, &[]).await;
             match rebase::rebase_uncommitted(&self.working, &guard, &tree, &detected, &self.new_ids).await? {

@@ -10,6 +10,7 @@ use crate::repo::clock::ChangeTime;
 use crate::repo::ref_files::Layout;
 use crate::repo::{MAX_REPO_FILE, MAX_SNAPSHOT};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::stages::Stages;
 use icechunkfs_base::times::Clock;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
@@ -22,9 +23,12 @@ pub(super) async fn collect(
     uncommitted: &UncommittedFinder,
     progress: &Progress,
 ) -> Result<Collected> {
+    let stages = Stages::begin("looking for uncommitted work");
     let mut tips = refs(storage).await?;
     let work = uncommitted().await?;
+    stages.enter("listing objects");
     let mut listed = Listed::get(storage).await?;
+    stages.enter("finding reachable objects");
     let mut keep = Keep::new(&work, BTreeSet::new());
     let roots = tips.iter().copied().chain(listed.existing(&work.snapshots));
     let mut commits = HashSet::new();
@@ -49,6 +53,7 @@ pub(super) async fn collect(
         tips = now;
     }
     let collected = garbage.count(&listed, &keep);
+    stages.enter("removing objects");
     garbage.remove(storage, progress).await?;
     Ok(collected)
 }

@@ -12,6 +12,7 @@ use crate::repo::migrate::old_refs::{Migrated, OldRefs};
 use crate::repo::update::{self, Update, UpdateOptions};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::failpoints;
+use icechunkfs_base::stages::Stages;
 use icechunkfs_base::times::Clock;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::repo_state::{Operation, RepoState};
@@ -49,14 +50,17 @@ async fn attempt(
     uncommitted: &UncommittedFinder,
     progress: &Progress,
 ) -> Result<Option<Collected>> {
+    let stages = Stages::begin("looking for uncommitted work");
     let state = update::read_state(&**storage).await?;
     let work = uncommitted().await?;
+    stages.enter("listing objects");
     let mut listed = Listed::get(storage).await?;
     let plan = Plan::of(&state, &work.snapshots, &listed.snapshot_times(), options.older_than);
     let mut after = state.clone();
     plan.apply(&mut after)?;
     check_old_refs(storage, &state, &plan).await?;
     let mut keep = Keep::new(&work, logs(&after));
+    stages.enter("finding reachable objects");
     // Uncommitted changes may be based on an expired commit whose file still exists.
     keep.needed.add(storage, plan.kept().chain(listed.existing(&work.snapshots)), progress).await?;
     let mut garbage = listed.garbage(&keep, options.older_than);
@@ -67,6 +71,7 @@ async fn attempt(
         let old = if is_idle { Count::default() } else { copies.count(&old) };
         return Ok(Some(Collected { commits: plan.dropped, copies: old, ..garbage.count(&listed, &keep) }));
     }
+    stages.enter("updating the repository");
     copies.write(storage).await?;
     // None until a state is at hand: what fails before that is no conflict.
     let mut applied = None;
@@ -85,6 +90,7 @@ async fn attempt(
         Err(error) => return Err(error),
     };
     failpoints::pass("gc.repo.done")?;
+    stages.enter("removing objects");
     // Nothing published from here on can need a removed object, but a commit published just before
     // can.
     if let Some(Applied::Done(new)) = applied {
