@@ -9,6 +9,8 @@ use std::collections::HashSet;
 use fuser::FopenFlags;
 use parking_lot::Mutex;
 
+use icechunkfs_working::overlay::kernel_view::Moment;
+
 /// Directories that are remembered at most: some 16 bytes each.
 const MOST: usize = 1 << 20;
 
@@ -20,18 +22,17 @@ pub(super) struct KeptListings {
 
 #[derive(Debug, Default)]
 struct Listed {
-    /// Number of replacements of the tree before.
-    replaced: u64,
+    /// Moment of the listings.
+    moment: Moment,
     directories: HashSet<u64>,
 }
 
 impl KeptListings {
-    /// Returns the flags for a listing of `directory`, which begins after the tree was replaced
-    /// `replaced` times.
-    pub(super) fn open(&self, directory: u64, replaced: u64) -> FopenFlags {
+    /// Returns the flags for a listing of `directory`, which begins at `moment`.
+    pub(super) fn open(&self, directory: u64, moment: Moment) -> FopenFlags {
         let mut listed = self.listed.lock();
-        if listed.replaced != replaced || listed.directories.len() >= MOST {
-            *listed = Listed { replaced, directories: HashSet::new() };
+        if listed.moment != moment || listed.directories.len() >= MOST {
+            *listed = Listed { moment, directories: HashSet::new() };
         }
         // Without the second flag, the kernel drops what it has, and keeps what it gets now.
         let kept =
@@ -49,7 +50,9 @@ mod tests {
         let listings = KeptListings::default();
         let new = FopenFlags::FOPEN_CACHE_DIR;
         let kept = new | FopenFlags::FOPEN_KEEP_CACHE;
-        assert_eq!([listings.open(1, 0), listings.open(1, 0), listings.open(2, 0)], [new, kept, new]);
-        assert_eq!([listings.open(1, 1), listings.open(2, 1), listings.open(1, 1)], [new, new, kept]);
+        let before = Moment::default();
+        let after = Moment::after_moves(1);
+        assert_eq!([1, 1, 2].map(|directory| listings.open(directory, before)), [new, kept, new]);
+        assert_eq!([1, 2, 1].map(|directory| listings.open(directory, after)), [new, new, kept]);
     }
 }

@@ -383,7 +383,7 @@ impl Requests for WorkingAdapter {
     fn opendir(&self, inode: INodeNo, reply: ReplyOpen) {
         let handle = self.shared.next_listing.fetch_add(1, Ordering::Relaxed);
         let flags = match self.shared.target(inode) {
-            Target::Tree(_) => self.shared.kept_listings.open(inode.0, self.shared.working.replaced()),
+            Target::Tree(_) => self.shared.kept_listings.open(inode.0, self.shared.working.moment()),
             // These change without the kernel's doing.
             Target::Top | Target::Control(_) | Target::Attached(_) => FopenFlags::empty(),
         };
@@ -425,7 +425,7 @@ impl Requests for WorkingAdapter {
                 let listed = shared.attached.list_with_attributes(number, offset, extent, &mut reply).await;
                 return shared.send(call, reply, listed);
             }
-            let replaced = shared.working.replaced();
+            let moment = shared.working.moment();
             let mut listed_numbers = Vec::new();
             let mut sink = |entry: Listed<'_>| {
                 let (timeout, attributes) = shared.timed(&entry.attributes);
@@ -444,7 +444,7 @@ impl Requests for WorkingAdapter {
                 shared.working.increment_lookups_of(*number);
             }
             shared.send(call, reply, listed);
-            if shared.working.replaced() != replaced {
+            if shared.working.moment() != moment {
                 // The kernel did not know them when it was told what the move made outdated.
                 shared.control.forget(listed_numbers).await;
             }

@@ -218,7 +218,9 @@ impl Session {
             }
         };
         // Nothing may change until the tree is rebased onto the snapshot.
-        self.working.set_undecided(guard, published.is_some());
+        if published.is_some() {
+            self.working.set_undecided(guard);
+        }
         self.conflicts.lock().clear();
         failpoints::pass(failpoints::COMMITTED).context(not_shown)?;
         let snapshot = published.as_ref().map(|(snapshot, _)| *snapshot);
@@ -268,8 +270,7 @@ impl Session {
     }
 
     /// Ends a commit whose snapshot the tree shows now.
-    fn close_commit(&self, guard: &TreeGuard<'_>) {
-        self.working.set_undecided(guard, false);
+    fn close_commit(&self, _guard: &TreeGuard<'_>) {
         self.working.clear_publishing();
         self.working.forget_uploads();
         self.new_ids.lock().clear();
@@ -330,7 +331,7 @@ impl Session {
         if self.working.publishing().is_none() {
             return Err(error);
         }
-        self.working.set_undecided(guard, true);
+        self.working.set_undecided(guard);
         match self.resolve_with(guard).await {
             Ok(Some((id, invalidations))) => {
                 tracing::warn!("the commit is visible as snapshot {id}, although: {error}");
@@ -367,7 +368,6 @@ impl Session {
             None => None,
         };
         let Some((id, invalidations)) = finished else {
-            self.working.set_undecided(guard, false);
             self.working.set_may_land();
             return Ok(None);
         };

@@ -77,7 +77,6 @@ impl Session {
             invalidate_all(Arc::clone(&kernel), again).await?;
         }
         self.working.settle();
-        self.working.admit_opens();
         let base = self.working.base().id();
         // The files of the new base are visible before it is announced.
         if self.announced.lock().replace(base).is_some_and(|before| before != base) {

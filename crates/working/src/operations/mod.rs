@@ -86,7 +86,6 @@ struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.working.admit_opens();
         self.working.settle();
     }
 }

@@ -90,7 +90,7 @@ pub async fn open(
     }
     let message = resume(repository, &working, &reader).await?;
     // No kernel has anything to drop yet.
-    working.admit_opens();
+    working.settle();
     if let Some(moved) = &moved {
         info!("{moved}");
     }

@@ -123,7 +123,7 @@ impl Locked {
     fn partial_attributes(&self, id: EntryId) -> Result<PartialAttributes> {
         let inode = self.state.get(id).ok_or_else(|| no_such(id))?;
         let mut known = inode.attributes();
-        if self.old_versions.contains(&inode.number) {
+        if self.kernel.is_old_version(inode.number) {
             // The kernel refuses links to a file that has no name, and the name that it knows is
             // another file's.
             known.whole_mut().links = 1;

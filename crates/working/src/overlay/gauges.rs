@@ -23,7 +23,7 @@ impl WorkingTree {
         let (open, writing, old) = {
             let locked = self.lock();
             let writing = locked.open_files.values().filter(|open| open.writers > 0).count();
-            (locked.open_files.len(), writing, locked.old_versions.len())
+            (locked.open_files.len(), writing, locked.kernel.old_version_count())
         };
         let free =
             rustix::fs::statvfs(self.scratch().path()).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));

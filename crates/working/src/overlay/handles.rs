@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::watch;
 
+use super::kernel_view::{Admission, Opening};
 use super::node::Inode;
 use super::opens::{HandleKind, Open, add_handle, remove_handle};
 use super::rebase::open_readers;
@@ -52,12 +53,11 @@ impl WorkingTree {
     pub async fn open_file(&self, number: Ino, options: OpenOptions) -> Result<Opened> {
         let mut is_patient = true;
         let mut deadline = None;
-        let before = self.replaced();
+        let since = self.moment();
         self.refuse_gone(number, false).await?;
         loop {
-            // The kernel may have found the number before a move that is not through yet.
-            let is_late = || deadline.is_some() || self.replaced() != before;
-            match self.try_open(number, options, is_patient, is_late).await? {
+            let opening = Opening { number, since, has_waited: deadline.is_some(), is_patient, writes: options.write };
+            match self.try_open(opening, options).await? {
                 Ok(opened) => return Ok(opened),
                 Err(held) => {
                     let deadline = *deadline.get_or_insert_with(open_readers::deadline);
@@ -68,23 +68,18 @@ impl WorkingTree {
         }
     }
 
-    /// Opens inode `number`. If `is_patient` and files are not opened at the moment, returns the
-    /// signal to wait for. `is_late` tells whether the kernel may have found the number before a
-    /// move.
+    /// Opens a file, or returns the signal to wait for.
     async fn try_open(
         &self,
-        number: Ino,
+        opening: Opening,
         options: OpenOptions,
-        is_patient: bool,
-        is_late: impl Fn() -> bool,
     ) -> Result<std::result::Result<Opened, watch::Receiver<()>>> {
-        let held = |locked: &Locked| locked.opens_held.as_ref().filter(|_| is_patient).map(watch::Sender::subscribe);
+        let number = opening.number;
         if !options.write {
             let mut locked = self.lock();
-            if let Some(held) = held(&locked) {
+            if let Admission::Later(held) = locked.kernel.may_open(opening)? {
                 return Ok(Err(held));
             }
-            locked.refuse_moved(number, is_late())?;
             locked.refuse_other_file(number)?;
             let source = locked.source_of(number);
             if source.is_none() && !number.is_of_base() {
@@ -95,11 +90,9 @@ impl WorkingTree {
         let guard = self.enter().await?;
         let id = {
             let mut locked = self.lock();
-            if let Some(held) = held(&locked) {
+            if let Admission::Later(held) = locked.kernel.may_open(opening)? {
                 return Ok(Err(held));
             }
-            locked.refuse_moved(number, is_late())?;
-            locked.refuse_old_version(number)?;
             let is_executed = |open: &Open| open.executing_handles > 0;
             if options.unless_executed && locked.open_files.get(&number).is_some_and(is_executed) {
                 return Err(Error::new(
@@ -141,7 +134,7 @@ impl WorkingTree {
         if backing.is_some() && options.write {
             self.passthrough_used.store(true, Ordering::Release);
         }
-        let had_other_bytes = !locked.refused.is_empty() && locked.refused.remove(&number);
+        let had_other_bytes = locked.kernel.on_opened(number);
         Ok(Opened { backing, in_scratch: had_other_bytes || matches!(source, Some(Source::Data(_))) })
     }
 

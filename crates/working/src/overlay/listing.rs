@@ -76,7 +76,7 @@ impl WorkingTree {
         extent: Extent,
         sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
     ) -> Result<Option<u64>> {
-        let replaced = self.replaced();
+        let moment = self.moment();
         // Lengths of the one base must not come with names of the other.
         let mut taken = offset;
         let mut has_moved = false;
@@ -103,7 +103,7 @@ impl WorkingTree {
         let Some((id, lower, own, parent)) = upper else {
             let mut forward = |entry: Entry<'_>| {
                 let (attributes, is_sized) = of_base(&entry);
-                has_moved = self.replaced() != replaced;
+                has_moved = self.moment() != moment;
                 let is_taken = !has_moved
                     && sink(Listed { is_sized, ..Listed::new(entry.name.as_bytes(), attributes, entry.offset) });
                 taken = if is_taken { entry.offset } else { taken };
@@ -136,7 +136,7 @@ impl WorkingTree {
                     Some(own) if own.order >= limit => own.id.and_then(|id| self.listed_in_place(id, &entry)),
                     Some(_) => None,
                 };
-                has_moved = self.replaced() != replaced;
+                has_moved = self.moment() != moment;
                 if has_moved {
                     return false;
                 }

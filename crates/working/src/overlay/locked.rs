@@ -1,11 +1,9 @@
 //! The part of a working tree under one lock: inodes, open files and the journal. Nothing here
 //! waits for storage.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use tokio::sync::watch;
-
+use super::kernel_view::KernelView;
 use super::node::{Ino, Inode};
 use super::opens::OpenFiles;
 use super::replace::TreeAccess;
@@ -32,23 +30,8 @@ pub(super) struct Locked {
     pub(super) base: Arc<Base>,
     /// Changes with every record: a plan made from an older state must not be installed.
     pub(super) generation: u64,
-    /// Numbers of the base that were refused, of which the kernel may have the bytes of another
-    /// file.
-    pub(super) refused: HashSet<Ino>,
-    /// Numbers of files that programs read as they were before a move, and that have no name.
-    pub(super) old_versions: HashSet<Ino>,
-    /// Numbers of the base with nothing in their places, that files have which programs had open
-    /// during the last move.
-    pub(super) vacant: HashSet<Ino>,
-    /// Numbers of the base whose places have other files since the last move, as these changed
-    /// their places, and whether the kernel has looked them up since.
-    pub(super) moved: HashMap<Ino, bool>,
-    /// Numbers of the base that were those of old versions. The kernel may have the old bytes, if
-    /// something but an open file keeps its inode.
-    pub(super) outdated: Vec<Ino>,
-    /// Set while no file is opened: the tree moves, and the kernel may have old bytes. Files are
-    /// opened again when it is dropped.
-    pub(super) opens_held: Option<watch::Sender<()>>,
+    /// What the kernel may still believe of the numbers.
+    pub(super) kernel: KernelView,
 }
 
 impl Locked {
@@ -112,30 +95,6 @@ impl Locked {
         self.is_nearly_full |= self.journal.durable().retire(data);
     }
 
-    /// Refuses to change `number` if it is that of an old version, which the kernel may know by a
-    /// name for a moment after a move: it then looks the name up again, and the change is made to
-    /// the file that has it now.
-    pub(super) fn refuse_old_version(&self, number: Ino) -> Result<()> {
-        if self.old_versions.contains(&number) { Err(gone(number)) } else { Ok(()) }
-    }
-
-    /// Refuses `number` if it means another file since a move before which the kernel has looked
-    /// the name up: it does so again then. `is_late` is true if the operation has waited for the
-    /// move.
-    pub(super) fn refuse_moved(&self, number: Ino, is_late: bool) -> Result<()> {
-        match self.moved.get(&number) {
-            Some(is_found) if is_late || !is_found => Err(gone(number)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Records that the kernel has looked `number` up.
-    pub(super) fn find_moved(&mut self, number: Ino) {
-        if let Some(is_found) = self.moved.get_mut(&number) {
-            *is_found = true;
-        }
-    }
-
     /// Refuses `number` if it is that of a file that programs have open since it was removed,
     /// replaced or moved, and the base shows another file by this number since a commit or a
     /// refresh. What is read and written would be of the wrong one, and the program that has the
@@ -144,7 +103,7 @@ impl Locked {
         if self.other_file(number).is_none() {
             return Ok(());
         }
-        self.refused.insert(number);
+        self.kernel.on_refused(number);
         Err(Error::new(
             ErrorKind::Busy,
             "a program has the file open that had this name before a commit or a refresh: close it there first",
@@ -157,8 +116,7 @@ impl Locked {
         let inode = self.state.get(id).filter(|inode| inode.number == number && !inode.is_directory());
         let place = inode.and_then(|_| self.base.tree.table().place(number.0))?;
         // Numbers of old grids keep their meaning, and are those of no name.
-        let is_old = self.old_versions.contains(&number) || self.vacant.contains(&number);
-        if is_old || Ino::of_place(&self.base.tree, &place) != number {
+        if self.kernel.knows_elsewhere(number) || Ino::of_place(&self.base.tree, &place) != number {
             return None;
         }
         self.state.shows_base_at(&self.base.tree, &place).then_some(id)
@@ -173,7 +131,7 @@ impl Locked {
     /// has that open.
     pub(super) fn drop_if_gone(&mut self, id: EntryId) {
         let Some(inode) = self.state.get(id) else { return };
-        let is_lent = inode.number.is_of_base() && self.old_versions.contains(&inode.number);
+        let is_lent = inode.number.is_of_base() && self.kernel.is_old_version(inode.number);
         if is_lent || inode.lookup_count == 0 {
             self.drop_unless_open(id);
         }
@@ -197,22 +155,15 @@ impl Locked {
 
     fn drop_inode(&mut self, id: EntryId) {
         let Some(inode) = self.state.drop_inode(id) else { return };
-        self.forget_old_version(inode.number);
+        self.kernel.on_gone(inode.number);
         if let Some(data) = inode.data_file() {
             self.retire(data);
         }
     }
 
-    /// Records that `number` is not that of an old version any more.
-    pub(super) fn forget_old_version(&mut self, number: Ino) {
-        if self.old_versions.remove(&number) && number.is_of_base() {
-            self.outdated.push(number);
-        }
-    }
-
     /// Returns the inode of `number`, promoted if only the base had it.
     pub(super) fn promote(&mut self, guard: &impl TreeAccess, number: Ino) -> Result<EntryId> {
-        self.refuse_moved(number, guard.is_late())?;
+        self.kernel.may_use(number, guard.is_late())?;
         if let Some(id) = self.state.by_number(number) {
             return Ok(id);
         }

@@ -9,6 +9,7 @@
 //! | [`node`], [`state`] | inodes and names: pure, without I/O |
 //! | [`opens`] | open files, their handles and data files |
 //! | `locked` | these and the journal under one lock, changed together by records |
+//! | [`kernel_view`] | what the kernel may still believe of the numbers: pure |
 //! | `file_locks`, `copy_up`, [`content`], `sparse_content` | bytes of single files |
 //! | [`uploads`] | eager uploads |
 //! | [`rebase`], [`replace`], `discard`, `restore` | moving to another snapshot or state |
@@ -30,6 +31,8 @@ mod gauges;
 pub mod generations;
 pub mod handles;
 pub mod invalidation;
+pub mod kernel_view;
+mod last_commit;
 pub mod listing;
 mod locked;
 pub mod namespace;
@@ -46,14 +49,16 @@ pub mod sparse_copy;
 pub mod state;
 pub mod uploads;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use self::attributes::Attributes;
 use self::file_locks::FileLocks;
+use self::kernel_view::{KernelView, Moves};
+use self::last_commit::{LastCommit, Standing};
 use self::locked::{Locked, first_line};
 pub use self::node::Ino;
 use self::opens::OpenFiles;
@@ -102,12 +107,7 @@ pub struct Origin {
 pub struct WorkingTree {
     inner: Mutex<Locked>,
     tree_lock: tokio::sync::RwLock<()>,
-    /// True if the outcome of a commit is unknown, or the tree could not follow it: nothing may
-    /// change until it is resolved.
-    undecided: AtomicBool,
-    /// True if the last commit was not found, but slow storage may still complete it. Until the
-    /// next change, that commit has all of the uncommitted changes.
-    may_land: AtomicBool,
+    last_commit: LastCommit,
     /// True while a commit may link data files: no further file is opened for passthrough.
     linking: AtomicBool,
     /// True if the kernel got a data file for passthrough writing since the mount began.
@@ -121,10 +121,8 @@ pub struct WorkingTree {
     salvaged: u64,
     file_locks: FileLocks,
     counted_bytes: Mutex<gauges::CountedBytes>,
-    /// Number of times that the tree was replaced by a candidate.
-    replaced: AtomicU64,
-    /// True since the tree has moved, until the kernel has dropped all that the move made outdated.
-    settling: AtomicBool,
+    /// Moves so far, of the kernel's view.
+    moves: Arc<Moves>,
 }
 
 /// Meaning of a name.
@@ -198,6 +196,8 @@ impl WorkingTree {
                 Journal::replace(scratch.directory(), &[first_line(&origin, base.id()), root])?
             }
         };
+        let kernel = KernelView::default();
+        let moves = Arc::clone(kernel.moves());
         let mut working = WorkingTree {
             inner: Mutex::new(Locked {
                 state,
@@ -208,16 +208,10 @@ impl WorkingTree {
                 origin: origin.clone(),
                 base: Arc::new(base),
                 generation: 0,
-                refused: HashSet::new(),
-                old_versions: HashSet::new(),
-                vacant: HashSet::new(),
-                moved: HashMap::new(),
-                outdated: Vec::new(),
-                opens_held: None,
+                kernel,
             }),
             tree_lock: tokio::sync::RwLock::new(()),
-            undecided: AtomicBool::new(false),
-            may_land: AtomicBool::new(false),
+            last_commit: LastCommit::new(),
             linking: AtomicBool::new(false),
             passthrough_used: AtomicBool::new(false),
             uploads: Arc::default(),
@@ -228,8 +222,7 @@ impl WorkingTree {
             salvaged: 0,
             file_locks: FileLocks::default(),
             counted_bytes: Mutex::default(),
-            replaced: AtomicU64::new(0),
-            settling: AtomicBool::new(false),
+            moves,
         };
         working.salvaged = working.drop_orphans(&named)?;
         if let Err(error) = working.compact() {
@@ -303,9 +296,9 @@ impl WorkingTree {
 
     /// Waits for shared access, for an operation that changes the tree.
     async fn enter(&self) -> Result<SharedTreeGuard<'_>> {
-        let before = self.replaced();
+        let before = self.moves.now();
         let lock = self.tree_lock.read().await;
-        let guard = SharedTreeGuard { _lock: lock, is_late: self.replaced() != before };
+        let guard = SharedTreeGuard { _lock: lock, is_late: self.moves.now() != before };
         if self.is_undecided() {
             return Err(Error::new(
                 ErrorKind::Io,
@@ -321,7 +314,7 @@ impl WorkingTree {
     /// Returns true if the last commit, which was not found, may still become visible, and nothing
     /// has changed since.
     pub fn may_land(&self) -> bool {
-        self.may_land.load(Ordering::Acquire)
+        self.last_commit.standing() == Standing::MayLand
     }
 
     /// Records, durably, that later changes are not part of the last commit, should that become
@@ -334,19 +327,20 @@ impl WorkingTree {
             }
         }
         self.make_durable().await?;
-        self.may_land.store(false, Ordering::Release);
+        self.last_commit.on_change();
         Ok(())
     }
 
     /// Returns true if the outcome of the last commit is unknown. Later changes must not be taken
     /// for a part of it.
     pub fn is_undecided(&self) -> bool {
-        self.undecided.load(Ordering::Acquire)
+        self.last_commit.standing() == Standing::Undecided
     }
 
-    /// Sets whether the outcome of the last commit is unknown.
-    pub fn set_undecided(&self, _guard: &TreeGuard<'_>, undecided: bool) {
-        self.undecided.store(undecided, Ordering::Release);
+    /// Records that the outcome of the last commit is unknown, until
+    /// [`WorkingTree::clear_publishing`] or [`WorkingTree::set_may_land`].
+    pub fn set_undecided(&self, _guard: &TreeGuard<'_>) {
+        self.last_commit.set(Standing::Undecided);
     }
 
     /// Sets whether data files may be linked into the repository: no further file is then opened
@@ -360,16 +354,17 @@ impl WorkingTree {
         self.passthrough_used.load(Ordering::Acquire)
     }
 
-    /// Records that the commit that was about to be published never will be.
+    /// Records that the commit that was about to be published never will be, or that the tree
+    /// shows it.
     pub fn clear_publishing(&self) {
-        self.may_land.store(false, Ordering::Release);
+        self.last_commit.set(Standing::Known);
         self.lock().state.publishing = None;
     }
 
     /// Records that the commit that was about to be published is not visible so far.
     pub fn set_may_land(&self) {
         let is_known = self.lock().state.publishing.is_some();
-        self.may_land.store(is_known, Ordering::Release);
+        self.last_commit.set(if is_known { Standing::MayLand } else { Standing::Known });
     }
 
     /// Returns the snapshot that a commit was about to publish, if its outcome is unknown.
@@ -423,21 +418,21 @@ impl WorkingTree {
     /// no effect on it.
     pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Option<Attributes>> {
         loop {
-            let replaced = self.replaced();
+            let moment = self.moves.now();
             let found = self.find(parent, name).await?;
             let known = match &found {
                 Some(Lookup::Upper(id)) => Some(self.attributes_of(*id).await),
                 _ => None,
             };
             let mut locked = self.lock();
-            if self.replaced() != replaced {
+            if self.moves.now() != moment {
                 continue;
             }
             match found {
                 None => return Ok(None),
                 Some(Lookup::Lower(_, attributes)) => {
                     locked.refuse_other_file(Ino(attributes.inode))?;
-                    locked.find_moved(Ino(attributes.inode));
+                    locked.kernel.on_lookup(Ino(attributes.inode));
                     return Ok(Some(locked.base.attributes(attributes)));
                 }
                 // If there is no such inode, another file has got the name meanwhile, and this one
@@ -447,7 +442,7 @@ impl WorkingTree {
                         && let Some(known) = known
                     {
                         if let Some(number) = locked.state.get(id).map(|inode| inode.number) {
-                            locked.find_moved(number);
+                            locked.kernel.on_lookup(number);
                         }
                         return known.map(Some);
                     }
@@ -459,7 +454,7 @@ impl WorkingTree {
     /// Raises the lookup count of inode `number`.
     pub fn increment_lookups_of(&self, number: Ino) {
         let mut locked = self.lock();
-        locked.find_moved(number);
+        locked.kernel.on_lookup(number);
         if let Some(inode) = locked.state.by_kernel_number(number) {
             inode.lookup_count += 1;
         }

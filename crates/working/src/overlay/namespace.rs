@@ -111,7 +111,7 @@ impl WorkingTree {
         }
         let id = {
             let mut locked = self.lock();
-            locked.refuse_old_version(number)?;
+            locked.kernel.may_change(number)?;
             let id = locked.promote(&guard, number)?;
             let inode = locked.state.get(id).ok_or_else(|| no_such(number))?;
             if inode.is_directory() {

@@ -32,7 +32,7 @@ impl WorkingTree {
         let guard = self.enter().await?;
         let id = {
             let mut locked = self.lock();
-            locked.refuse_old_version(number)?;
+            locked.kernel.may_change(number)?;
             locked.promote(&guard, number)?
         };
         if let Some(size) = settings.size {

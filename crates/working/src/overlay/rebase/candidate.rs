@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::super::frozen::{Contents, Frozen, FrozenFile};
 use super::super::invalidation::Invalidation;
+use super::super::kernel_view::ChangedNumbers;
 use super::super::returned::Returned;
 use super::super::state::State;
 use super::super::{Base, Ino, WorkingTree};
@@ -49,12 +50,8 @@ pub struct Candidate {
     pub(in super::super) same_backings: HashSet<Ino>,
     /// Files that were open to read and that the candidate was compared with.
     pub(in super::super) seen: HashSet<Ino>,
-    /// Those among them that keep what they had, without a name.
-    pub(in super::super) old_versions: HashSet<Ino>,
-    /// Numbers of files elsewhere in whose places the base has nothing.
-    pub(in super::super) vacant: HashSet<Ino>,
-    /// Numbers of the base that mean other files, as these have changed their places.
-    pub(in super::super) moved: Vec<Ino>,
+    /// Numbers that the kernel knows with another meaning.
+    pub(in super::super) numbers: ChangedNumbers,
     /// Generation of the state that the candidate was made from.
     pub(in super::super) generation: u64,
 }
@@ -80,9 +77,7 @@ impl Candidate {
             keeps_rest: false,
             same_backings: HashSet::new(),
             seen: HashSet::new(),
-            old_versions: HashSet::new(),
-            vacant: HashSet::new(),
-            moved: Vec::new(),
+            numbers: ChangedNumbers::default(),
             generation,
         }
     }

@@ -30,11 +30,11 @@ mod whiteout;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 pub use self::candidate::Candidate;
 use self::merge::{Merge, Merged};
 use super::invalidation::Invalidation;
+use super::kernel_view::{ChangedNumbers, Moment};
 use super::locked::records;
 use super::replace::TreeGuard;
 use super::state::State;
@@ -122,8 +122,8 @@ impl WorkingTree {
         let Merged { state, collisions, invalidations, disposable } = merge.finish();
         let same_backings = self.same_backings((&old, &from), (&state, &to)).await;
         let candidate = Candidate::of(state, to, &old, generation);
-        let moved = changed.to_vec();
-        let candidate = Candidate { is_published, given_up, keeps_rest, same_backings, moved, ..candidate };
+        let numbers = ChangedNumbers { of_other_files: changed.to_vec(), ..ChangedNumbers::default() };
+        let candidate = Candidate { is_published, given_up, keeps_rest, same_backings, numbers, ..candidate };
         Ok(Candidate { collisions, invalidations, disposable, new_data, ..candidate })
     }
 
@@ -182,9 +182,7 @@ impl WorkingTree {
         let Candidate { mut state, base, disposable, invalidations, gone, new_data, is_published, .. } = candidate;
         let given_up = candidate.given_up;
         let same_backings = candidate.same_backings;
-        let old_versions = candidate.old_versions;
-        let vacant = candidate.vacant;
-        let moved = candidate.moved;
+        let ChangedNumbers { old_versions, vacant, mut of_other_files } = candidate.numbers;
         state.take_counts(&locked.state);
         if is_published {
             state.forget_restored();
@@ -239,13 +237,10 @@ impl WorkingTree {
         locked.is_stale = !is_in_place;
         let old = std::mem::replace(&mut locked.state, state);
         locked.base = base;
-        locked.vacant = vacant;
         // A file elsewhere has its number as before.
-        let moved = moved.into_iter().filter(|number| !locked.state.is_elsewhere(*number));
-        locked.moved = moved.map(|number| (number, false)).collect();
+        of_other_files.retain(|number| !locked.state.is_elsewhere(*number));
+        locked.kernel.move_on(vacant, of_other_files.into_iter());
         locked.take_old_versions(old_versions, &old);
-        self.settling.store(true, Ordering::Release);
-        self.replaced.fetch_add(1, Ordering::Relaxed);
         let passthrough_data = locked.release_old_files(&old, is_published.then_some(&given_up), &same_backings);
         // The journal on disk does not need them. Files that passthrough handles still use are
         // removed when those are closed.
@@ -263,10 +258,10 @@ impl WorkingTree {
         Ok(invalidations)
     }
 
-    /// Returns how many times the tree was replaced by a candidate. Only a replacement changes it
-    /// otherwise than by requests.
-    pub fn replaced(&self) -> u64 {
-        self.replaced.load(Ordering::Relaxed)
+    /// Returns the present moment between two moves. Only a move changes the tree otherwise than by
+    /// requests.
+    pub fn moment(&self) -> Moment {
+        self.moves.now()
     }
 
     /// Drops a candidate and the data files created for it.
@@ -287,7 +282,7 @@ impl Locked {
         given_up: Option<&HashSet<DataFileId>>,
         same_backings: &HashSet<Ino>,
     ) -> HashSet<DataFileId> {
-        let Locked { state, open_files, old_versions, .. } = self;
+        let Locked { state, open_files, kernel, .. } = self;
         let mut backings = HashSet::new();
         for (number, open) in open_files.iter_mut() {
             let data_file = |state: &State| state.by_number(*number).and_then(|id| state.get(id)?.data_file());
@@ -299,7 +294,7 @@ impl Locked {
             open.backing = open.backing.take().filter(|(data, _)| match (before, current) {
                 (_, Some(current)) => *data == current,
                 (Some(before), None) => *data == before && given_up.is_some_and(|given_up| !given_up.contains(data)),
-                (None, None) => same_backings.contains(number) || old_versions.contains(number),
+                (None, None) => same_backings.contains(number) || kernel.is_old_version(*number),
             });
             backings.extend(open.backing.as_ref().map(|(data, _)| *data));
         }

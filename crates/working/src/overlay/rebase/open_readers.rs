@@ -6,7 +6,7 @@
 //! version*, a reference to the stored chunk without a name, for the programs that have it open,
 //! and the name gets an inode with another number. A changed file that nobody has open keeps its
 //! number, and the kernel drops what it has of it. Until it has done so, files are not opened
-//! ([`WorkingTree::admit_opens`]): a program would read old bytes from the kernel and new ones from
+//! ([`WorkingTree::settle`]): a program would read old bytes from the kernel and new ones from
 //! here.
 //!
 //! Only files whose bytes are the base's before and after the move become two. So no two inodes
@@ -15,7 +15,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -85,29 +84,30 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Keeps programs from opening files until [`WorkingTree::admit_opens`], if `candidate` changes
+    /// Keeps programs from opening files until [`WorkingTree::settle`], if `candidate` changes
     /// files of the base.
     pub fn hold_opens(&self, candidate: &Candidate) {
         if !candidate.keeps_rest {
-            self.lock().opens_held.get_or_insert_with(|| watch::channel(()).0);
+            self.lock().kernel.hold_opens();
         }
     }
 
     /// Returns true while the kernel may have what the last move made outdated: a lookup that was
     /// answered before it may bring an inode with its old length after it.
     pub fn is_settling(&self) -> bool {
-        self.settling.load(Ordering::Acquire)
+        self.moves.is_settling()
     }
 
-    /// Records that the kernel has dropped all that the last move made outdated.
+    /// Records that the kernel has dropped all that the last move made outdated, or that there is
+    /// none yet: files may be opened.
     pub fn settle(&self) {
-        self.settling.store(false, Ordering::Release);
+        self.lock().kernel.settle();
     }
 
     /// Returns the numbers whose bytes and attributes the kernel must drop since files were closed,
     /// each once.
     pub fn take_outdated(&self) -> Vec<Ino> {
-        std::mem::take(&mut self.lock().outdated)
+        self.lock().kernel.take_outdated()
     }
 
     /// Refuses file `number`, which a program opens while the tree moves or after it has waited for
@@ -143,12 +143,6 @@ impl WorkingTree {
             None => None,
         };
         Ok(old.filter(|old| new.as_ref() != Some(old)))
-    }
-
-    /// Lets files be opened, after a move: the kernel has no old bytes any more.
-    pub fn admit_opens(&self) {
-        // A dropped sender is the signal.
-        drop(self.lock().opens_held.take());
     }
 
     /// Waits until `held` is dropped, or it is `deadline`. Returns false then.
@@ -193,12 +187,11 @@ impl Locked {
     pub(super) fn take_old_versions(&mut self, new: HashSet<Ino>, old: &State) {
         let had_names = |number: &Ino| old.at_number(*number).is_some_and(|(_, inode)| !inode.names.is_empty());
         let parted = self.state.nameless().filter(had_names);
-        self.old_versions.extend(parted.chain(new));
-        let numbers: Vec<Ino> = self.old_versions.iter().copied().collect();
-        for number in numbers {
+        self.kernel.keep_old_versions(parted.chain(new));
+        for number in self.kernel.old_versions() {
             match self.state.at_number(number).filter(|(id, _)| self.state.is_without_name(*id)) {
                 Some((id, _)) => self.drop_if_gone(id),
-                None => self.forget_old_version(number),
+                None => self.kernel.on_gone(number),
             }
         }
     }
@@ -215,7 +208,7 @@ impl Candidate {
         for (parent, name) in moved {
             self.invalidate_name(parent, name);
         }
-        self.old_versions.insert(number);
+        self.numbers.old_versions.insert(number);
     }
 
     /// Gives the name of the base's file that has `number` another one, if the number is that of a
@@ -227,7 +220,7 @@ impl Candidate {
         }
         let Some(place) = self.shown_at(number) else { return Ok(()) };
         if !base.tree.has(&place).await? {
-            self.vacant.insert(number);
+            self.numbers.vacant.insert(number);
         } else if is_below_its_parents(&base.tree, &place)
             && let Some((parent, name)) = self.state.renumber_base(&base, place)
         {
