@@ -16,6 +16,8 @@
 
 pub mod control;
 pub mod follow;
+#[cfg(test)]
+mod lab;
 pub mod operations;
 pub mod overlay;
 pub mod scratch;

@@ -20,6 +20,8 @@ mod refresh;
 pub mod request;
 mod restore;
 pub mod status;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, OnceLock};
 

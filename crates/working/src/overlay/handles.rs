@@ -82,7 +82,7 @@ impl WorkingTree {
             }
             locked.refuse_other_file(number)?;
             let source = locked.source_of(number);
-            if source.is_none() && !number.is_of_base() {
+            if source.is_none() && !locked.is_base_file(number) {
                 return Err(gone(number));
             }
             return self.opened(&mut locked, number, source, options).map(Ok);

@@ -30,7 +30,7 @@ pub(super) struct Locked {
     pub(super) base: Arc<Base>,
     /// Changes with every record: a plan made from an older state must not be installed.
     pub(super) generation: u64,
-    /// What the kernel may still believe of the numbers.
+    /// Beliefs of the kernel about the numbers.
     pub(super) kernel: KernelView,
 }
 
@@ -39,6 +39,15 @@ impl Locked {
     /// unchanged.
     pub(super) fn source_of(&self, number: Ino) -> Option<Source> {
         self.state.get(self.state.by_number(number)?)?.source().cloned()
+    }
+
+    /// Returns true if `number`, which no inode of the working tree has, is that of a file that the
+    /// base shows. One in whose place another file is, or none, may have been changed before it
+    /// lost its name: the base's bytes are not what the program has found then.
+    pub(super) fn is_base_file(&self, number: Ino) -> bool {
+        let place = Some(number).filter(|number| number.is_of_base());
+        let place = place.and_then(|number| self.base.tree.table().place(number.0));
+        place.is_some_and(|place| self.state.shows_base_at(&self.base.tree, &place))
     }
 
     /// Returns the data file of file `number`, if it has one that lacks nothing.

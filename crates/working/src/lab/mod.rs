@@ -1,0 +1,84 @@
+//! Mounts without FUSE, for unit tests: sessions over real repositories in directories, below a
+//! model of the kernel that keeps everything as long as it may ([`kernel`]).
+//!
+//! The right bytes of each file are kept apart, as POSIX and the promise of a refresh have them
+//! ([`mount`]): a name shows the newest file, and a program that has opened a file reads that file
+//! to the end.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
+
+pub(crate) mod kernel;
+pub(crate) mod mount;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::Map;
+use tempfile::TempDir;
+
+use crate::operations::{RecoveryOptions, Session, open};
+use icechunkfs_base::times::system_clock;
+use icechunkfs_repo::commit::engine::{Engine, EngineOptions};
+use icechunkfs_repo::reader::Reader;
+use icechunkfs_repo::reader::memory::Budget;
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::create::create;
+use icechunkfs_repo::repo::refs::RefSpec;
+use icechunkfs_store::storage::{Storage, open_directory};
+use icechunkfs_tree::mount_facts::{Access, MountFacts};
+
+/// Memory of each session, in bytes.
+const MEMORY: u64 = 64 << 20;
+
+/// Repository in a directory, with room for scratch directories.
+pub(crate) struct Lab {
+    directory: TempDir,
+}
+
+impl Lab {
+    /// Creates an empty repository.
+    pub(crate) async fn new() -> Self {
+        let lab = Lab { directory: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(lab.repository()).unwrap();
+        create(&*lab.storage(), true, system_clock).await.unwrap();
+        lab
+    }
+
+    fn repository(&self) -> PathBuf {
+        self.directory.path().join("repository")
+    }
+
+    fn storage(&self) -> Arc<dyn Storage> {
+        open_directory(&self.repository()).unwrap()
+    }
+
+    /// Opens a session of branch `main`, with the uncommitted changes of the last one with this
+    /// `name`.
+    pub(crate) async fn session(&self, name: &str) -> Session {
+        let storage = self.storage();
+        let repository = Repository::open(Arc::clone(&storage)).await.unwrap();
+        let scratch = self.directory.path().join(name);
+        let place = self.repository();
+        let opening = RecoveryOptions {
+            branch: "main",
+            scratch: &scratch,
+            mountpoint: &self.directory.path().join("mountpoint"),
+            local: Some(&place),
+            discard: false,
+            limit: MEMORY,
+        };
+        let reader = |fixed| Ok(Reader::new(Arc::clone(&storage), Budget::new(MEMORY, fixed)?));
+        let (working, reader, _) = open(&repository, &opening, reader).await.unwrap();
+        let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, EngineOptions::default());
+        let facts = MountFacts {
+            repository: place.display().to_string(),
+            spec: RefSpec::Branch("main".to_owned()),
+            access: Access::Write,
+            mountpoint: opening.mountpoint.to_owned(),
+            spec_version: 2,
+            properties: None,
+            scratch: Some(scratch.clone()),
+            options: Map::new(),
+        };
+        Session::new(working, storage, reader, engine, Arc::new(facts))
+    }
+}

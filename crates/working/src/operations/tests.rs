@@ -1,0 +1,98 @@
+//! Sequences of what programs, other writers and the kernel do with a mount.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use crate::lab::Lab;
+use crate::lab::mount::{Branch, Mount};
+
+/// Numbers that seem random, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap() % below
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        let length = 1 + self.next(14);
+        (0..length).map(|_| b'a' + u8::try_from(self.next(26)).unwrap()).collect()
+    }
+}
+
+/// Two mounts of a branch, each of which changes chunks of its own, with programs that open, read
+/// and close files all the time.
+async fn two_mounts(seed: u64, steps: usize) {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1);
+    let lab = Lab::new().await;
+    let branch = Branch::default();
+    // The last one stays, so that there is a directory of chunks.
+    let chunks: [(&str, &[u8]); 5] =
+        [("0", b"zero"), ("1", b"one"), ("2", b"two two two"), ("3", b"3"), ("7", b"seven")];
+    let first = Mount::with_array(&lab, "first", &branch, &chunks).await;
+    let second = Mount::new(&lab, "second", &branch).await;
+    let mut mounts = [first, second];
+    let mut open = [Vec::new(), Vec::new()];
+    let mut found = [None, None];
+    for _ in 0..steps {
+        let which = random.next(2);
+        let mount = &mut mounts[which];
+        let handles = &mut open[which];
+        let own = format!("a/c/{}", 2 * random.next(3) + which);
+        let is_there = mount.paths().contains(&own);
+        let what = random.next(16);
+        // Shown if the test fails.
+        println!("seed {seed}: mount {which}, {what}, {own}");
+        match what {
+            0 => drop(mount.write(&own, &random.bytes()).await),
+            1 if is_there => drop(mount.patch(&own, random.next(6), b"PATCH").await),
+            2 => mount.replace(&own, &random.bytes()).await,
+            3 if is_there => mount.remove(&own).await,
+            4 | 5 => mount.commit().await,
+            6 | 7 => mount.refresh().await,
+            8 if handles.len() < 6 => {
+                let paths = mount.paths();
+                handles.extend(mount.open(&paths[random.next(paths.len())]).await);
+            }
+            9 if !handles.is_empty() => mount.close(handles.swap_remove(random.next(handles.len()))).await,
+            10 if !handles.is_empty() => mount.check_page(&handles[random.next(handles.len())], random.next(4)).await,
+            11 => mount.kernel.evict(),
+            12 => mount.check_all().await,
+            13 | 14 => {
+                let paths = mount.paths();
+                let before = found[which].take();
+                found[which] = mount.find(&paths[random.next(paths.len())]).await;
+                if let Some(before) = before {
+                    mount.check_found(before).await;
+                }
+            }
+            _ => {
+                let paths = mount.paths();
+                let _ = mount.kernel.stat(&paths[random.next(paths.len())]).await;
+            }
+        }
+    }
+    for (mount, handles) in mounts.iter_mut().zip(open) {
+        for opened in &handles {
+            mount.check(opened).await;
+        }
+        mount.check_all().await;
+        mount.commit().await;
+        for opened in handles {
+            mount.check(&opened).await;
+            mount.close(opened).await;
+        }
+        mount.kernel.evict();
+        mount.check_all().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn programs_read_what_they_opened() {
+    // More in a longer run.
+    let seeds = std::env::var("ICECHUNKFS_LAB_SEEDS").map_or(12, |seeds| seeds.parse().unwrap());
+    for seed in 0..seeds {
+        two_mounts(seed, 200).await;
+    }
+}
