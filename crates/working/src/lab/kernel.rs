@@ -140,6 +140,11 @@ impl Kernel {
         Ok(number)
     }
 
+    /// Returns the number of the file at `path`, if there is one.
+    pub(crate) async fn number_of(&self, path: &str) -> Option<Ino> {
+        self.walk(path, false).await.ok()
+    }
+
     /// Opens a number that was found before.
     pub(crate) async fn open_found(&self, number: Ino, options: OpenOptions) -> Result<Handle> {
         let opened = self.open_number(number, options).await;
@@ -240,7 +245,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Renames a file over another one in the same directory.
+    /// Renames a file over another one in the same directory, or a directory to a free name there.
     pub(crate) async fn rename(&self, from: &str, to: &str) -> Result<()> {
         use crate::overlay::namespace::RenameMode;
 

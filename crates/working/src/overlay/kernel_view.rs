@@ -12,7 +12,7 @@
 //! | *vacant* | a file elsewhere; the place in the base whose number it is has nothing | the same | it is no other file than the kernel's |
 //! | *of another file* | the file that has the place since a commit moved nodes | the file that was there | refused to whom found it before, until it is looked up |
 //! | *refused* | a file of the base | another one, which a program has open | the next open drops the pages |
-//! | *outdated* | a file of the base again, since the old version was closed | the old version's bytes | the kernel is told to drop them |
+//! | *outdated* | a file of the base again, since the inode that had it was dropped | that one's bytes | the kernel is told to drop them |
 //!
 //! While a move is told, files are not opened at all ([`KernelView::hold_opens`]): the page cache
 //! would give a program bytes of both snapshots.
@@ -146,11 +146,12 @@ impl KernelView {
         self.old_versions.extend(numbers);
     }
 
-    /// Nobody can ask for the old version with `number` any more, if it was one. A number of the
-    /// base is the base's again, and the kernel may have the old bytes, if something but an open
-    /// file keeps its inode.
-    pub(super) fn on_gone(&mut self, number: Ino) {
-        if self.old_versions.remove(&number) && number.is_of_base() {
+    /// The inode with `number` is dropped: an old version, or one that had bytes of its own if
+    /// `had_own` is true. A number of the base is the base's again, and the kernel may have the
+    /// other bytes, if something but an open file keeps its inode.
+    pub(super) fn on_gone(&mut self, number: Ino, had_own: bool) {
+        let was_old = self.old_versions.remove(&number);
+        if (was_old || had_own) && number.is_of_base() {
             self.outdated.push(number);
         }
     }

@@ -164,7 +164,8 @@ impl Locked {
 
     fn drop_inode(&mut self, id: EntryId) {
         let Some(inode) = self.state.drop_inode(id) else { return };
-        self.kernel.on_gone(inode.number);
+        let had_own = !inode.is_directory() && inode.source() != Some(&Source::Lower);
+        self.kernel.on_gone(inode.number, had_own);
         if let Some(data) = inode.data_file() {
             self.retire(data);
         }

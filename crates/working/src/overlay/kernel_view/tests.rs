@@ -249,7 +249,7 @@ fn a_number_of_the_base_is_outdated_once_its_old_version_is_closed() {
     let mut view = KernelView::default();
     view.keep_old_versions([A].into_iter());
     assert!(view.take_outdated().is_empty());
-    view.on_gone(A);
+    view.on_gone(A, false);
     assert!(!view.is_old_version(A) && view.may_change(A).is_ok());
     assert_eq!(view.take_outdated(), [A]);
     assert!(view.take_outdated().is_empty(), "each is told once");
@@ -259,23 +259,31 @@ fn a_number_of_the_base_is_outdated_once_its_old_version_is_closed() {
 fn a_number_of_the_working_tree_is_never_outdated() {
     let mut view = KernelView::default();
     view.keep_old_versions([OWN].into_iter());
-    view.on_gone(OWN);
+    view.on_gone(OWN, false);
     assert!(view.take_outdated().is_empty(), "no other file gets it");
 }
 
 #[test]
 fn a_file_that_was_no_old_version_outdates_nothing() {
     let mut view = KernelView::default();
-    view.on_gone(A);
+    view.on_gone(A, false);
     assert!(view.take_outdated().is_empty());
+}
+
+#[test]
+fn a_changed_file_that_is_gone_outdates_the_number_of_the_base() {
+    let mut view = KernelView::default();
+    view.on_gone(A, true);
+    view.on_gone(OWN, true);
+    assert_eq!(view.take_outdated(), [A], "the base may show there again, after a discard");
 }
 
 #[test]
 fn an_old_version_that_is_gone_twice_is_outdated_once() {
     let mut view = KernelView::default();
     view.keep_old_versions([A, A].into_iter());
-    view.on_gone(A);
-    view.on_gone(A);
+    view.on_gone(A, false);
+    view.on_gone(A, false);
     assert_eq!(view.take_outdated(), [A]);
 }
 
@@ -283,10 +291,10 @@ fn an_old_version_that_is_gone_twice_is_outdated_once() {
 fn a_number_may_be_an_old_version_again() {
     let mut view = KernelView::default();
     view.keep_old_versions([A].into_iter());
-    view.on_gone(A);
+    view.on_gone(A, false);
     view.keep_old_versions([A].into_iter());
     assert!(view.may_change(A).is_err());
-    view.on_gone(A);
+    view.on_gone(A, false);
     assert_eq!(view.take_outdated(), [A, A], "told after each");
 }
 
@@ -294,7 +302,7 @@ fn a_number_may_be_an_old_version_again() {
 fn outdated_numbers_wait_for_a_move_to_be_told() {
     let mut view = KernelView::default();
     view.keep_old_versions([A].into_iter());
-    view.on_gone(A);
+    view.on_gone(A, false);
     moved(&mut view, &[]);
     view.settle();
     assert_eq!(view.take_outdated(), [A]);
@@ -308,7 +316,7 @@ fn old_versions_are_counted() {
     let mut numbers = view.old_versions();
     numbers.sort();
     assert_eq!(numbers, [A, OWN]);
-    view.on_gone(A);
+    view.on_gone(A, false);
     assert_eq!(view.old_versions(), [OWN]);
 }
 

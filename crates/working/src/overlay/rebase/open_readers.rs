@@ -191,7 +191,7 @@ impl Locked {
         for number in self.kernel.old_versions() {
             match self.state.at_number(number).filter(|(id, _)| self.state.is_without_name(*id)) {
                 Some((id, _)) => self.drop_if_gone(id),
-                None => self.kernel.on_gone(number),
+                None => self.kernel.on_gone(number, false),
             }
         }
     }
