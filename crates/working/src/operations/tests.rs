@@ -112,8 +112,8 @@ async fn two_mounts(seed: u64, steps: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn programs_read_what_they_opened() {
-    // More in a longer run.
-    let seeds = std::env::var("ICECHUNKFS_LAB_SEEDS").map_or(12, |seeds| seeds.parse().unwrap());
+    let usual = if std::env::var_os("ICECHUNKFS_FULL").is_some() { 200 } else { 12 };
+    let seeds = std::env::var("ICECHUNKFS_LAB_SEEDS").map_or(usual, |seeds| seeds.parse().unwrap());
     for seed in 0..seeds {
         two_mounts(seed, 200).await;
     }
