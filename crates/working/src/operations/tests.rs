@@ -108,6 +108,8 @@ async fn two_mounts(seed: u64, steps: usize) {
         mount.kernel.evict();
         mount.check_all().await;
     }
+    // The repository has what the mounts have shown.
+    Mount::new(&lab, "third", &branch).await.check_all().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
