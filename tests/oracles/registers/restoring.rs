@@ -86,14 +86,25 @@ fn expected(now: &State, then: &State, path: &str) -> Content {
 }
 
 /// Checks that each node that both states have, or that is not there any more, is the node that it
-/// was.
+/// was. One that goes to the path of a deleted one is a new one, as a log cannot say both, and so
+/// is one that goes to the path of such a one.
 fn check_identity(now: &State, then: &State, found: &Content, path: &str) -> Result<(), String> {
     let before = now.paths();
     let after = paths(found);
-    for (at, id) in then.paths().into_iter().filter(|(at, _)| is_below(at, path)) {
-        let is_taken =
-            before.get(&at).is_some_and(|other| *other != id && !then.content().contains_key(&(*other, Part::Path)));
-        if after.get(&at) != Some(&id) && !is_taken {
+    let back: Vec<(String, NodeId)> = then.paths().into_iter().filter(|(at, _)| is_below(at, path)).collect();
+    let mut remade: BTreeSet<NodeId> = BTreeSet::new();
+    loop {
+        let is_deleted = |other: &NodeId| !then.content().contains_key(&(*other, Part::Path)) || remade.contains(other);
+        let is_taken = |at: &String, id: NodeId| before.get(at).is_some_and(|other| *other != id && is_deleted(other));
+        let more: Vec<NodeId> =
+            back.iter().filter(|(at, id)| !remade.contains(id) && is_taken(at, *id)).map(|(_, id)| *id).collect();
+        if more.is_empty() {
+            break;
+        }
+        remade.extend(more);
+    }
+    for (at, id) in back {
+        if after.get(&at) != Some(&id) && !remade.contains(&id) {
             return Err(format!("{at} is node {:?} instead of {id:?}", after.get(&at)));
         }
     }
