@@ -161,14 +161,9 @@ impl Kernel {
             inode.handles -= 1;
         }
         // As the adapter does after each close.
-        for number in self.working.take_outdated() {
-            self.invalidate_with_others(Invalidation::Inode(number));
-        }
+        let outdated = self.working.take_outdated().into_iter().map(Invalidation::Inode).collect();
+        self.working.for_kernel(outdated).iter().for_each(|one| self.invalidate(one));
         closed
-    }
-
-    fn invalidate_with_others(&self, invalidation: Invalidation) {
-        self.working.for_kernel(vec![invalidation]).iter().for_each(|one| self.invalidate(one));
     }
 
     async fn length(&self, number: Ino) -> Result<u64> {
@@ -317,7 +312,7 @@ impl Kept {
     fn learn(&mut self, number: Ino, length: u64) {
         let inode = self.inodes.entry(number).or_default();
         if inode.length.is_some_and(|before| before != length) {
-            // What is behind the new end is cut. What is before it stays.
+            // Bytes behind the new end are cut, and those before it stay.
             let length = usize::try_from(length).unwrap();
             inode.pages.retain(|at, _| at * PAGE < length);
             inode.pages.iter_mut().for_each(|(at, page)| page.truncate(length - at * PAGE));

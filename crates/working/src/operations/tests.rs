@@ -73,12 +73,8 @@ async fn two_mounts(seed: u64, steps: usize) {
             18 if random.next(4) == 0 => {
                 handles.clear();
                 found[which] = None;
-                let rest = mounts.swap_remove(which);
-                mounts.push(rest.restart(&lab).await);
-                mounts.swap(0, 1);
-                if which == 1 {
-                    mounts.swap(0, 1);
-                }
+                let killed = mounts.remove(which);
+                mounts.insert(which, killed.restart(&lab).await);
             }
             13 | 14 => {
                 let paths = mount.paths();
