@@ -3,8 +3,8 @@
 //! repository.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use icechunk::RepositoryConfig;
@@ -17,6 +17,7 @@ use icechunkfs::format::repo_state::RepoState;
 use icechunkfs::repo::change_refs::RefKind;
 use icechunkfs::repo::migrate::in_place::{MigrationProgress, Summary, migrate};
 use icechunkfs::repo::{MAX_SNAPSHOT, Repository};
+use icechunkfs::storage::settings::Settings;
 use icechunkfs::storage::{self, Condition, Storage};
 use icechunkfs::times::system_clock;
 use icechunkfs::zarr::Coords;
@@ -24,8 +25,9 @@ use icechunkfs::zarr::Coords;
 use crate::common::distant::Distant;
 use crate::common::lab::{Lab, Model, create};
 use crate::common::lengths::number;
+use crate::common::place::{is_local, place};
 use crate::common::random::Random;
-use crate::common::{block_on, copy_tree, read_files, watchdog};
+use crate::common::{copy_tree, read_files, watchdog};
 use crate::life::world::fast_place;
 
 /// Changes that were reported as done.
@@ -38,8 +40,12 @@ struct Acknowledged {
     refs: BTreeMap<(RefKind, String), Option<Option<ObjectId>>>,
 }
 
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+/// Runs `future` for one of the programs. All have one runtime: a connection to a store ends with
+/// the runtime that has begun it.
+fn run_program<T>(future: impl Future<Output = T>) -> T {
+    static RUNTIME: LazyLock<tokio::runtime::Runtime> =
+        LazyLock::new(|| tokio::runtime::Builder::new_multi_thread().worker_threads(5).enable_all().build().unwrap());
+    RUNTIME.block_on(future)
 }
 
 /// Commits chunks on `branch` until the end, from the tip as it is each time.
@@ -121,13 +127,13 @@ fn race(storage: &Arc<dyn Storage>, seed: u64) -> (Summary, Vec<Acknowledged>) {
     std::thread::scope(|scope| {
         let committers = ["main", "dev"].map(|branch| {
             let ended = &ended;
-            scope.spawn(move || runtime().block_on(commit_repeatedly(storage, branch, ended)))
+            scope.spawn(move || run_program(commit_repeatedly(storage, branch, ended)))
         });
         let changers = [RefKind::Branch, RefKind::Tag].map(|kind| {
             let ended = &ended;
-            scope.spawn(move || runtime().block_on(change_refs(storage, kind, seed, ended)))
+            scope.spawn(move || run_program(change_refs(storage, kind, seed, ended)))
         });
-        let summary = runtime().block_on(async {
+        let summary = run_program(async {
             // The moment is random: it is a part of the race.
             tokio::time::sleep(Duration::from_micros(Random::new(seed).next() % 30_000)).await;
             let repository = Repository::open(Arc::clone(storage)).await.unwrap();
@@ -147,7 +153,7 @@ fn original() -> tempfile::TempDir {
     let place = tempfile::Builder::new().prefix("migrate").tempdir_in(fast_place()).unwrap();
     let mut first = Model::default();
     first.array("/a", &[64]);
-    block_on(async {
+    run_program(async {
         create(place.path(), SpecVersionBin::V1, RepositoryConfig::default()).await;
         let lab = Lab::open(place.path());
         let tip = lab.commit_first(&first).await;
@@ -157,7 +163,7 @@ fn original() -> tempfile::TempDir {
 }
 
 fn state(storage: &Arc<dyn Storage>) -> RepoState {
-    let file = block_on(async { storage.get("repo", 1 << 24).await.unwrap() });
+    let file = run_program(async { storage.get("repo", 1 << 24).await.unwrap() });
     RepoState::from_info(&RepoInfo::decode(&file).unwrap()).unwrap()
 }
 
@@ -182,7 +188,7 @@ fn run(name: &str, rounds: usize, open: impl Fn() -> (Option<tempfile::TempDir>,
             refs += done.refs.len();
         }
         let left: Vec<String> =
-            block_on(async { storage.list("refs/").await.unwrap() }).into_iter().map(|object| object.key).collect();
+            run_program(async { storage.list("refs/").await.unwrap() }).into_iter().map(|object| object.key).collect();
         assert!(left.iter().all(|key| summary.unmigrated_refs.contains_key(key)), "{what}: {left:?}");
         stay += summary.unmigrated_refs.len();
     }
@@ -202,19 +208,27 @@ fn a_migration_on_a_disk_loses_nothing_that_was_acknowledged() {
     });
 }
 
-/// The store compares before it writes, and has no lock and no conditional removal.
+/// The store compares before it writes, and has no lock and no conditional removal. It is the one
+/// of this run, or memory behind a network.
 #[test]
 fn a_migration_in_a_store_loses_nothing_that_was_acknowledged() {
     watchdog();
     let original = original();
     let files = read_files(original.path());
     run("store", number("ICECHUNKFS_MIGRATIONS", 15), || {
-        let memory = storage::empty_storage("memory");
-        block_on(async {
+        let directory = tempfile::tempdir().unwrap();
+        let url = place(directory.path());
+        let settings = Settings::default();
+        run_program(async {
+            let storage: Arc<dyn Storage> = if is_local() {
+                Arc::new(Distant::new(storage::empty_storage("memory"), Duration::from_micros(300)))
+            } else {
+                storage::open_new(url.to_str().unwrap(), &settings).await.unwrap()
+            };
             for (key, bytes) in &files {
-                memory.put(key, bytes.clone().into(), Condition::Always).await.unwrap();
+                storage.put(key, bytes.clone().into(), Condition::Always).await.unwrap();
             }
-        });
-        (None, Arc::new(Distant::new(memory, Duration::from_micros(300))) as Arc<dyn Storage>)
+            (None, storage)
+        })
     });
 }
