@@ -136,7 +136,7 @@ impl Served {
         match self {
             Served::Snapshot(view) => Arc::clone(view.tree()),
             Served::Followed(follower) => Arc::clone(follower.shown().view().tree()),
-            Served::Branch(session, _) => Arc::clone(&session.working().base().tree),
+            Served::Branch(session, _) => Arc::clone(&session.working().upper().base().tree),
         }
     }
 }

@@ -138,13 +138,13 @@ impl WorkingAdapter {
 
     fn create_node(&self, operation: &'static str, place: (INodeNo, &OsStr), new: CreateAttrs, reply: ReplyEntry) {
         self.serve_name(operation, place, reply, move |shared, parent, name| async move {
-            shared.working.create(parent, name, new, false).await.map(|created| shared.timed(&created))
+            shared.working.namespace().create(parent, name, new, false).await.map(|created| shared.timed(&created))
         });
     }
 
     fn remove(&self, operation: &'static str, place: (INodeNo, &OsStr), is_directory: bool, reply: ReplyEmpty) {
         self.serve_name(operation, place, reply, move |shared, parent, name| async move {
-            shared.working.remove(parent, name, is_directory).await
+            shared.working.namespace().remove(parent, name, is_directory).await
         });
     }
 }
@@ -168,7 +168,7 @@ impl Requests for WorkingAdapter {
     }
 
     fn forget(&self, inode: INodeNo, times: u64) {
-        self.shared.working.forget(Ino(inode.0), times);
+        self.shared.working.namespace().forget(Ino(inode.0), times);
     }
 
     fn getattr(&self, inode: INodeNo, reply: ReplyAttr) {
@@ -177,7 +177,7 @@ impl Requests for WorkingAdapter {
                 Target::Top => Ok(shared.timed(&shared.top())),
                 Target::Control(number) => Ok(shared.timed(&control::attributes(number))),
                 Target::Attached(number) => shared.attached.attributes(number).await,
-                Target::Tree(number) => Ok(shared.timed(&shared.working.attributes(number).await?)),
+                Target::Tree(number) => Ok(shared.timed(&shared.working.upper().attributes(number).await?)),
             }
         });
     }
@@ -204,14 +204,14 @@ impl Requests for WorkingAdapter {
             }),
             Target::Attached(_) => self.refuse("setattr", reply),
             Target::Tree(number) => self.serve(Call::on("setattr", inode), reply, move |shared| async move {
-                let set = shared.working.set_attributes(number, settings).await;
-                set.map(|set| shared.timed(&set)).context(|| shared.working.describe(number))
+                let set = shared.working.contents().set_attributes(number, settings).await;
+                set.map(|set| shared.timed(&set)).context(|| shared.working.upper().describe(number))
             }),
         }
     }
 
     fn readlink(&self, inode: INodeNo, reply: ReplyData) {
-        let target = self.shared.working.read_link(Ino(inode.0));
+        let target = self.shared.working.namespace().read_link(Ino(inode.0));
         self.shared.send(Call::on("readlink", inode), reply, target.map(|target| target.0));
     }
 
@@ -270,7 +270,7 @@ impl Requests for WorkingAdapter {
         let target = self.shared.tree_name(new_parent, new_of);
         self.serve_name("rename", (parent, of), reply, move |shared, parent, name| async move {
             let (new_parent, new_name) = target?;
-            shared.working.rename(parent, name, new_parent, new_name, mode).await
+            shared.working.namespace().rename(parent, name, new_parent, new_name, mode).await
         });
     }
 
@@ -281,7 +281,7 @@ impl Requests for WorkingAdapter {
                 Target::Attached(_) => return Err(attached::read_only_error()),
                 Target::Top | Target::Control(_) => return Err(control::read_only_error()),
             };
-            shared.working.link(number, parent, name).await.map(|linked| shared.timed(&linked))
+            shared.working.namespace().link(number, parent, name).await.map(|linked| shared.timed(&linked))
         });
     }
 
@@ -318,8 +318,8 @@ impl Requests for WorkingAdapter {
             self.shared.backings.release(inode.0);
         }
         self.serve(Call::on("close", inode), reply, move |shared| async move {
-            let released = shared.working.release(number, kind).await;
-            shared.control.forget(shared.working.take_outdated()).await;
+            let released = shared.working.handles().release(number, kind).await;
+            shared.control.forget(shared.working.moves().take_outdated()).await;
             released
         });
     }
@@ -336,7 +336,9 @@ impl Requests for WorkingAdapter {
                 self.serve(call, reply, move |shared| async move { shared.attached.read(number, offset, size).await })
             }
             Target::Tree(number) => {
-                self.serve(call, reply, move |shared| async move { shared.working.read(number, offset, size).await });
+                self.serve(call, reply, move |shared| async move {
+                    shared.working.contents().read(number, offset, size).await
+                });
             }
         }
     }
@@ -346,7 +348,7 @@ impl Requests for WorkingAdapter {
         let call = Call::on("write", inode).range(offset, count.into());
         let target = self.shared.target(inode);
         if let Target::Tree(number) = target
-            && let Some(done) = self.shared.working.write_now(number, offset, data)
+            && let Some(done) = self.shared.working.contents().write_now(number, offset, data)
         {
             return self.shared.send(call, reply, done.map(|()| count));
         }
@@ -357,8 +359,8 @@ impl Requests for WorkingAdapter {
                 Target::Attached(_) => return Err(attached::read_only_error()),
                 Target::Top => return Err(shared.top_error()),
                 Target::Tree(number) => {
-                    let written = shared.working.write(number, offset, &data).await;
-                    written.context(|| shared.working.describe(number))?;
+                    let written = shared.working.contents().write(number, offset, &data).await;
+                    written.context(|| shared.working.upper().describe(number))?;
                 }
             }
             Ok(count)
@@ -369,21 +371,21 @@ impl Requests for WorkingAdapter {
         let Target::Tree(number) = self.shared.target(inode) else { return reply.ok() };
         let call = Call::on("close", inode).counted_as(Operation::Flush);
         self.serve(call, reply, move |shared| async move {
-            shared.working.complete_number(number).await.context(|| shared.working.describe(number))
+            shared.working.contents().complete_number(number).await.context(|| shared.working.upper().describe(number))
         });
     }
 
     fn fsync(&self, inode: INodeNo, reply: ReplyEmpty) {
         let Target::Tree(number) = self.shared.target(inode) else { return reply.ok() };
         self.serve(Call::on("fsync", inode), reply, move |shared| async move {
-            shared.working.sync(Some(number)).await.context(|| shared.working.describe(number))
+            shared.working.contents().sync(Some(number)).await.context(|| shared.working.upper().describe(number))
         });
     }
 
     fn opendir(&self, inode: INodeNo, reply: ReplyOpen) {
         let handle = self.shared.next_listing.fetch_add(1, Ordering::Relaxed);
         let flags = match self.shared.target(inode) {
-            Target::Tree(_) => self.shared.kept_listings.open(inode.0, self.shared.working.moment()),
+            Target::Tree(_) => self.shared.kept_listings.open(inode.0, self.shared.working.upper().moment()),
             // These change without the kernel's doing.
             Target::Top | Target::Control(_) | Target::Attached(_) => FopenFlags::empty(),
         };
@@ -396,7 +398,7 @@ impl Requests for WorkingAdapter {
     }
 
     fn fsyncdir(&self, _: INodeNo, reply: ReplyEmpty) {
-        self.serve("fsync".into(), reply, |shared| async move { shared.working.sync(None).await });
+        self.serve("fsync".into(), reply, |shared| async move { shared.working.contents().sync(None).await });
     }
 
     fn readdir(&self, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -425,7 +427,7 @@ impl Requests for WorkingAdapter {
                 let listed = shared.attached.list_with_attributes(number, offset, extent, &mut reply).await;
                 return shared.send(call, reply, listed);
             }
-            let moment = shared.working.moment();
+            let moment = shared.working.upper().moment();
             let mut listed_numbers = Vec::new();
             let mut sink = |entry: Listed<'_>| {
                 let (timeout, attributes) = shared.timed(&entry.attributes);
@@ -441,10 +443,10 @@ impl Requests for WorkingAdapter {
             let listed = shared.list(inode, handle, offset, extent, &mut sink).await;
             // Each entry but the dots increments the lookup count.
             for number in &listed_numbers {
-                shared.working.increment_lookups_of(*number);
+                shared.working.namespace().increment_lookups_of(*number);
             }
             shared.send(call, reply, listed);
-            if shared.working.moment() != moment {
+            if shared.working.upper().moment() != moment {
                 // The kernel did not know them when it was told what the move made outdated.
                 shared.control.forget(listed_numbers).await;
             }
@@ -454,7 +456,7 @@ impl Requests for WorkingAdapter {
     fn statfs(&self, reply: ReplyStatfs) {
         let call = Call::from("statfs");
         let mut outcome = Outcome::default();
-        match self.shared.working.space() {
+        match self.shared.working.upper().space() {
             Ok(space) => {
                 let block = u32::try_from(space.f_frsize).unwrap_or(BLOCK);
                 reply.statfs(&Room {
@@ -476,7 +478,7 @@ impl Requests for WorkingAdapter {
     fn fallocate(&self, inode: INodeNo, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
         let Target::Tree(number) = self.shared.target(inode) else { return self.refuse("fallocate", reply) };
         self.serve(Call::on("fallocate", inode), reply, move |shared| async move {
-            shared.working.allocate(number, offset, length, mode).await
+            shared.working.contents().allocate(number, offset, length, mode).await
         });
     }
 
@@ -497,7 +499,7 @@ impl Requests for WorkingAdapter {
             }
         };
         self.serve(Call::on("lseek", inode), reply, move |shared| async move {
-            shared.working.seek(number, offset, whence == libc::SEEK_HOLE).await
+            shared.working.contents().seek(number, offset, whence == libc::SEEK_HOLE).await
         });
     }
 
@@ -519,9 +521,9 @@ impl Requests for WorkingAdapter {
                     let size = trees.attributes(number.0).await?.attributes.size;
                     let payload = trees.payload(number.0);
                     let read = |at, count| trees.read(number.0, at, count);
-                    shared.working.copy_in(Outside { size, payload, read }, offset, (to, at), length).await?
+                    shared.working.contents().copy_in(Outside { size, payload, read }, offset, (to, at), length).await?
                 }
-                Target::Tree(from) => shared.working.copy((from, offset), (to, at), length).await?,
+                Target::Tree(from) => shared.working.contents().copy((from, offset), (to, at), length).await?,
                 Target::Top | Target::Control(_) => 0,
             };
             Ok(u32::try_from(copied).unwrap_or(u32::MAX))

@@ -193,7 +193,7 @@ impl Shared {
             Target::Control(number) => control::describe(number),
             Target::Attached(number) => self.attached.trees().describe(number.0),
             Target::Top => "/".to_owned(),
-            Target::Tree(number) => self.working.describe(number),
+            Target::Tree(number) => self.working.upper().describe(number),
         });
     }
 
@@ -215,7 +215,7 @@ impl Shared {
         }
         let found = match self.target(parent) {
             Target::Top => return self.lookup_entry(&name).await,
-            Target::Tree(parent) => self.working.lookup(parent, &name).await?,
+            Target::Tree(parent) => self.working.namespace().lookup(parent, &name).await?,
             Target::Control(_) | Target::Attached(_) => None,
         };
         if found.is_some() {
@@ -244,7 +244,7 @@ impl Shared {
         let limit = {
             let mut listings = self.listings.lock();
             if offset == 0 {
-                listings.insert(handle.0, self.working.listing_limit());
+                listings.insert(handle.0, self.working.namespace().listing_limit());
             }
             listings.get(&handle.0).copied().unwrap_or(u64::MAX)
         };
@@ -252,7 +252,11 @@ impl Shared {
             return Ok(());
         }
         let offset = if inode.0 == ROOT { Control::root_offset(offset) } else { offset };
-        self.working.list(number, offset, limit, extent, sink).await.context(|| self.working.describe(number))
+        self.working
+            .namespace()
+            .list(number, offset, limit, extent, sink)
+            .await
+            .context(|| self.working.upper().describe(number))
     }
 
     /// Returns a name of the tree, with its directory. Fails for names of the control directory and
@@ -272,7 +276,7 @@ impl Shared {
 
     /// Returns an extended attribute of `inode`.
     pub(super) async fn xattr(&self, xattr: Xattr, inode: INodeNo) -> Result<Option<String>> {
-        let base = |number| Some((Arc::clone(&self.working.base().tree), number, None));
+        let base = |number| Some((Arc::clone(&self.working.upper().base().tree), number, None));
         let number = match self.target(inode) {
             Target::Attached(number) => {
                 let found = self.attached.trees().native(number.0).await?;
@@ -281,7 +285,7 @@ impl Shared {
             Target::Control(_) | Target::Top => Ino::ROOT,
             Target::Tree(number) => number,
         };
-        let own = match (xattr, self.working.file_origin(number)) {
+        let own = match (xattr, self.working.contents().file_origin(number)) {
             (Xattr::Chunk, FileOrigin::Stored(payload)) => Some(xattr::text(&payload)),
             (Xattr::Chunk, FileOrigin::Scratch) => Some("uncommitted".to_owned()),
             _ => None,
@@ -292,14 +296,14 @@ impl Shared {
         let number = match xattr {
             // Of the mount, whatever the file is.
             Xattr::Snapshot | Xattr::Ref => Some(Ino::ROOT.0),
-            Xattr::NodeId | Xattr::Chunk => self.working.base_number(number),
+            Xattr::NodeId | Xattr::Chunk => self.working.contents().base_number(number),
         };
         self.attached.xattr(xattr, number.and_then(base).as_ref()).await
     }
 
     /// Returns the path of `name` in directory `parent`, for messages.
     pub(super) fn describe(&self, parent: Ino, name: &Name) -> String {
-        format!("{}/{name}", self.working.describe(parent).trim_end_matches('/'))
+        format!("{}/{name}", self.working.upper().describe(parent).trim_end_matches('/'))
     }
 
     /// Returns the open flags of an inode that is read and written through the daemon.
@@ -334,11 +338,13 @@ impl Shared {
                 Err(error) => return fail(reply, self.errno("open", &error)),
             },
         };
-        let opened = match self.working.open_file(number, options).await {
+        let opened = match self.working.handles().open_file(number, options).await {
             Ok(opened) => opened,
-            Err(error) => return fail(reply, self.errno("open", &error.context(self.working.describe(number)))),
+            Err(error) => {
+                return fail(reply, self.errno("open", &error.context(self.working.upper().describe(number))));
+            }
         };
-        if self.working.is_settling() {
+        if self.working.moves().is_settling() {
             self.control.forget(vec![number]).await;
         }
         let handle = if options.write { WRITES } else { 0 } | if options.execute { EXECUTES } else { 0 };
@@ -355,9 +361,9 @@ impl Shared {
                 reply.opened_passthrough(FileHandle(handle | BACKED), FopenFlags::FOPEN_NOFLUSH, &backing);
             }
             Err(error) => {
-                let place = self.working.describe(number);
+                let place = self.working.upper().describe(number);
                 self.log.failed("open", &Error::io(format!("{place}: no passthrough, copying"), error));
-                self.working.cancel_passthrough(number);
+                self.working.handles().cancel_passthrough(number);
                 reply.opened(FileHandle(handle), self.plain(options, true));
             }
         }
@@ -379,7 +385,7 @@ impl Shared {
         let new = CreateAttrs { without_data: may_refer, ..new };
         let created = async {
             let (parent, name) = target?;
-            let created = self.working.create(parent, name.clone(), new, true).await;
+            let created = self.working.namespace().create(parent, name.clone(), new, true).await;
             created.context(|| self.describe(parent, &name))
         };
         let created = match created.await {
@@ -392,9 +398,9 @@ impl Shared {
         };
         let attributes = self.attr(&created);
         if self.passthrough && !may_refer {
-            let backed = self.working.open_passthrough(created.number).and_then(|file| {
+            let backed = self.working.handles().open_passthrough(created.number).and_then(|file| {
                 reply.open_backing(&*file).map_err(|e| {
-                    self.working.cancel_passthrough(created.number);
+                    self.working.handles().cancel_passthrough(created.number);
                     Error::io("no passthrough", e)
                 })
             });

@@ -42,7 +42,7 @@ impl Shared {
 
     /// Returns the attributes of the root of the tree.
     async fn tree_root(&self) -> Result<Attributes> {
-        self.working.attributes(self.shown_root()).await
+        self.working.upper().attributes(self.shown_root()).await
     }
 
     fn shown_root(&self) -> Ino {
@@ -97,7 +97,10 @@ impl Shared {
             is_empty = is_dots(listed.name);
             is_empty
         };
-        self.working.list(self.shown_root(), 0, self.working.listing_limit(), Extent::Names, &mut sink).await?;
+        self.working
+            .namespace()
+            .list(self.shown_root(), 0, self.working.namespace().listing_limit(), Extent::Names, &mut sink)
+            .await?;
         if !is_empty {
             return Err(Error::new(ErrorKind::NotEmpty, format!("{} is not empty", entry.name)));
         }

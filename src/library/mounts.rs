@@ -168,16 +168,16 @@ async fn shown_root(session: &Session, path: &str) -> Option<u64> {
     for part in path.split('/').filter(|part| !part.is_empty()) {
         // The lookup counts as one of the kernel's, and is never taken back: the root of a mount is
         // never forgotten.
-        let found = session.working().lookup(number, &Name::new(part.as_bytes())).await.ok().flatten()?;
+        let found = session.working().namespace().lookup(number, &Name::new(part.as_bytes())).await.ok().flatten()?;
         if found.kind != libc::S_IFDIR {
             return None;
         }
         number = found.number;
     }
-    if matches!(session.working().base().tree.place_of(path), Some(TreePlace::Directory(_))) {
+    if matches!(session.working().upper().base().tree.place_of(path), Some(TreePlace::Directory(_))) {
         return Some(number.0);
     }
-    let document = session.working().lookup(number, &Name::new(ZARR_JSON.as_bytes())).await.ok().flatten();
+    let document = session.working().namespace().lookup(number, &Name::new(ZARR_JSON.as_bytes())).await.ok().flatten();
     document.is_some_and(|found| found.kind == libc::S_IFREG).then_some(number.0)
 }
 
@@ -199,7 +199,7 @@ fn attached(
         }
         Served::Branch(session, _) => {
             let working = Arc::clone(session.working());
-            Box::new(move || Arc::new(NativeView(Arc::clone(&working.base().tree))))
+            Box::new(move || Arc::new(NativeView(Arc::clone(&working.upper().base().tree))))
         }
     };
     let branch = match &options.spec {
@@ -333,9 +333,9 @@ async fn open_branch(
         "upload": options.upload,
     });
     let mut facts = facts_of(repository, mountpoint, options);
-    facts.repository = working.origin().repository.clone();
+    facts.repository = working.upper().origin().repository.clone();
     facts.access = Access::Write;
-    facts.scratch = Some(working.scratch().path().to_owned());
+    facts.scratch = Some(working.upper().scratch().path().to_owned());
     facts.options.extend(writable.as_object().cloned().unwrap_or_default());
     let session = Arc::new(Session::new(working, storage, reader, engine, Arc::new(facts)));
     if options.upload == UploadMode::Eager {
@@ -386,10 +386,10 @@ pub fn scratch_location(repository: &Repository) -> String {
 async fn end_writable(session: Arc<Session>, ephemeral: bool) {
     session.end_uploads();
     // Nothing is written to the directory after this.
-    if let Err(error) = session.working().make_durable().await {
+    if let Err(error) = session.working().upper().make_durable().await {
         warn!("{error}: the last writes may be lost if the power fails");
     }
-    let path = session.working().scratch().path().to_owned();
+    let path = session.working().upper().scratch().path().to_owned();
     match session.local_status().await {
         Ok(status) if status.clean && (!ephemeral || status.untracked.is_empty()) => {
             if ephemeral && let Err(error) = std::fs::remove_dir_all(&path) {

@@ -73,7 +73,7 @@ impl Kernel {
         if !anew && let Some(kept) = self.kept.lock().names.get(&key) {
             return Ok(*kept);
         }
-        let found = match self.working.lookup(parent, &key.1).await {
+        let found = match self.working.namespace().lookup(parent, &key.1).await {
             Ok(found) => found,
             Err(error) => {
                 self.kept.lock().names.remove(&key);
@@ -119,7 +119,7 @@ impl Kernel {
     }
 
     async fn open_number(&self, number: Ino, options: OpenOptions) -> Result<Handle> {
-        let opened = self.working.open_file(number, options).await?;
+        let opened = self.working.handles().open_file(number, options).await?;
         let mut kept = self.kept.lock();
         let inode = kept.inodes.entry(number).or_default();
         inode.handles += 1;
@@ -156,13 +156,13 @@ impl Kernel {
 
     pub(crate) async fn close(&self, handle: Handle) -> Result<()> {
         let kind = HandleKind { writes: handle.writes, ..HandleKind::default() };
-        let closed = self.working.release(handle.number, kind).await;
+        let closed = self.working.handles().release(handle.number, kind).await;
         if let Some(inode) = self.kept.lock().inodes.get_mut(&handle.number) {
             inode.handles -= 1;
         }
         // As the adapter does after each close.
-        let outdated = self.working.take_outdated().into_iter().map(Invalidation::Inode).collect();
-        self.working.for_kernel(outdated).iter().for_each(|one| self.invalidate(one));
+        let outdated = self.working.moves().take_outdated().into_iter().map(Invalidation::Inode).collect();
+        self.working.moves().for_kernel(outdated).iter().for_each(|one| self.invalidate(one));
         closed
     }
 
@@ -170,7 +170,7 @@ impl Kernel {
         if let Some(length) = self.kept.lock().inodes.get(&number).and_then(|inode| inode.length) {
             return Ok(length);
         }
-        let found = self.working.attributes(number).await?;
+        let found = self.working.upper().attributes(number).await?;
         self.kept.lock().learn(number, found.size);
         Ok(found.size)
     }
@@ -194,7 +194,12 @@ impl Kernel {
             Some(page) => page,
             None if wanted == 0 => Vec::new(),
             None => {
-                let read = self.working.read(handle.number, from as u64, u32::try_from(PAGE).unwrap()).await?.to_vec();
+                let read = self
+                    .working
+                    .contents()
+                    .read(handle.number, from as u64, u32::try_from(PAGE).unwrap())
+                    .await?
+                    .to_vec();
                 if let Some(inode) = self.kept.lock().inodes.get_mut(&handle.number) {
                     inode.pages.insert(at, read.clone());
                 }
@@ -222,7 +227,7 @@ impl Kernel {
     /// Writes `bytes` from `offset` on.
     pub(crate) async fn write(&self, handle: &Handle, offset: usize, bytes: &[u8]) -> Result<()> {
         let length = self.length(handle.number).await?;
-        self.working.write(handle.number, offset as u64, bytes).await?;
+        self.working.contents().write(handle.number, offset as u64, bytes).await?;
         let mut kept = self.kept.lock();
         let inode = kept.inodes.entry(handle.number).or_default();
         let end = offset + bytes.len();
@@ -235,7 +240,7 @@ impl Kernel {
     pub(crate) async fn remove(&self, path: &str) -> Result<()> {
         let (directories, last) = split(path);
         let parent = self.directory(&directories, false).await?;
-        self.working.remove(parent, name(last), false).await?;
+        self.working.namespace().remove(parent, name(last), false).await?;
         self.kept.lock().names.insert((parent, name(last)), None);
         Ok(())
     }
@@ -248,7 +253,7 @@ impl Kernel {
         let (directories, old) = split(from);
         let (_, new) = split(to);
         let parent = self.directory(&directories, false).await?;
-        self.working.rename(parent, name(old), parent, name(new), RenameMode::Replace).await?;
+        self.working.namespace().rename(parent, name(old), parent, name(new), RenameMode::Replace).await?;
         let mut kept = self.kept.lock();
         kept.names.insert((parent, name(old)), None);
         kept.names.insert((parent, name(new)), Some(number));
@@ -263,7 +268,7 @@ impl Kernel {
         let parent = self.directory(&directories, false).await?;
         let opens = mode & libc::S_IFMT == libc::S_IFREG;
         let new = CreateAttrs { mode, uid: 0, gid: 0, rdev: 0, target: None, without_data: false };
-        let created = self.working.create(parent, name(last), new, opens).await?;
+        let created = self.working.namespace().create(parent, name(last), new, opens).await?;
         let mut kept = self.kept.lock();
         kept.learn(created.number, created.size);
         let inode = kept.inodes.entry(created.number).or_default();
@@ -284,8 +289,8 @@ impl Kernel {
             found.push(String::from_utf8_lossy(entry.name).into_owned());
             true
         };
-        let limit = self.working.listing_limit();
-        self.working.list(number, 0, limit, Extent::All, &mut sink).await?;
+        let limit = self.working.namespace().listing_limit();
+        self.working.namespace().list(number, 0, limit, Extent::All, &mut sink).await?;
         found.retain(|name| name != "." && name != "..");
         found.sort();
         Ok(found)
@@ -302,7 +307,7 @@ impl Kernel {
             gone.map(|(number, inode)| (number, inode.lookups)).collect()
         };
         for (number, lookups) in forgotten {
-            self.working.forget(number, lookups);
+            self.working.namespace().forget(number, lookups);
         }
     }
 }

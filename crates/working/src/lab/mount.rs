@@ -156,14 +156,14 @@ impl Mount {
     /// The daemon is killed, and the branch mounted again.
     pub(crate) async fn restart(self, lab: &Lab) -> Self {
         let Mount { session, kernel, name, branch, base, shown, changed, .. } = self;
-        let before = session.working().base().id();
+        let before = session.working().upper().base().id();
         drop((session, kernel));
         let session = lab.session(&name).await;
         let kernel = Arc::new(Kernel::new(session.working()));
         session.attach(Arc::clone(&kernel) as Arc<_>);
         let past = shown.iter().map(|(path, file)| (path.clone(), vec![Some(file.borrow().clone())])).collect();
         let mut mount = Mount { session, kernel, name, branch, base, shown, changed, past };
-        if mount.session.working().base().id() != before {
+        if mount.session.working().upper().base().id() != before {
             mount.adopt();
         }
         mount

@@ -78,30 +78,30 @@ impl Session {
         *self.progress.lock() = Arc::clone(&progress.0);
         progress.0.enter(Stage::Closing);
         let (parent, (committed, invalidations)) = {
-            let guard = self.working.quiesce().await;
+            let guard = self.working.upper().quiesce().await;
             self.wait_for_closes().await;
             progress.0.enter(Stage::Detecting);
             let (frozen, detected) = self.detect_changes().await?;
             refuse_open(&frozen)?;
             refuse_violations(&detected)?;
-            reject_unexplained_deletions(&self.working.base().tree, &frozen, &detected.changes)?;
+            reject_unexplained_deletions(&self.working.upper().base().tree, &frozen, &detected.changes)?;
             let detected = self.refuse_mapped(detected).await?;
             let detected = self.own_foreign(&guard, detected).await?;
             let untracked = detected.untracked_paths();
             // An earlier commit that seemed to fail may have landed; an empty change set then has
             // to undo it.
-            if detected.changes.is_empty() && !options.amend && self.working.unpublished().is_empty() {
+            if detected.changes.is_empty() && !options.amend && self.working.upper().unpublished().is_empty() {
                 return Ok(Committed { untracked, ..Committed::default() });
             }
-            let base = self.working.base();
+            let base = self.working.upper().base();
             let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
             let (detected, warnings) = self.find_warnings(detected).await?;
             if options.strict {
                 refuse_warnings(&ungrouped, &warnings)?;
             }
-            self.working.set_linking(true);
+            self.working.handles().set_linking(true);
             let published = self.publish(&guard, detected, options, &progress.0).await;
-            self.working.set_linking(false);
+            self.working.handles().set_linking(false);
             let (committed, invalidations) = published?;
             (base.id(), (Committed { untracked, ungrouped, warnings, ..committed }, invalidations))
         };
@@ -121,13 +121,13 @@ impl Session {
         if detected.foreign.is_empty() {
             return Ok(detected);
         }
-        self.working.preserve(guard, &detected.untracked_entries(), &detected.foreign_places()).await?;
+        self.working.moves().preserve(guard, &detected.untracked_entries(), &detected.foreign_places()).await?;
         Ok(self.detect_changes().await?.1)
     }
 
     /// Returns the warnings about a change set, with the change set itself.
     pub(super) async fn find_warnings(&self, detected: DetectedChanges) -> Result<(DetectedChanges, Vec<Warning>)> {
-        let base = self.working.base();
+        let base = self.working.upper().base();
         blocking(move || {
             let warnings = warnings_of(base.tree.snapshot(), &detected.changes);
             Ok((detected, warnings))
@@ -142,15 +142,15 @@ impl Session {
         options: CommitOptions,
         progress: &CommitProgress,
     ) -> Result<(Committed, Vec<Invalidation>)> {
-        self.working.preserve(guard, &detected.untracked_entries(), &[]).await?;
-        self.working.complete_sparse(&detected.data_files()).await?;
+        self.working.moves().preserve(guard, &detected.untracked_entries(), &[]).await?;
+        self.working.contents().complete_sparse(&detected.data_files()).await?;
         self.spare_open_files(&mut detected);
-        let base = self.working.base();
+        let base = self.working.upper().base();
         let working = Arc::clone(&self.working);
         let marking = Arc::clone(&self.working);
         let message = if options.message.is_empty() { DEFAULT_MESSAGE.to_owned() } else { options.message };
         let request = Request {
-            branch: self.working.origin().branch.clone(),
+            branch: self.working.upper().origin().branch.clone(),
             message,
             metadata: options.metadata,
             merge: None,
@@ -158,23 +158,25 @@ impl Session {
             on_conflict: options.on_conflict.unwrap_or_default(),
             records: false,
             rewrite: None,
-            about_to_publish: Some(Arc::new(move |id| working.about_to_publish(id))),
+            about_to_publish: Some(Arc::new(move |id| working.upper().about_to_publish(id))),
             flush_failed: Some(Arc::new(move |name| {
-                DataFileId::from_file_name(name).into_iter().for_each(|data| marking.mark_flush_failed(data));
+                DataFileId::from_file_name(name)
+                    .into_iter()
+                    .for_each(|data| marking.upper().durable().mark_flush_failed(data));
             })),
             known_objects: None,
-            unconfirmed: self.working.unpublished(),
+            unconfirmed: self.working.upper().unpublished(),
             may_rebase_onto: Some(self.may_rebase_onto(&detected)),
         };
         let mut may_give_way: Vec<(DataFileId, NodeId, Coords)> = Vec::new();
         if request.on_conflict == OnConflict::Theirs {
             may_give_way.extend(detected.chunk_files().map(|(data, id, coords)| (data, id, coords.clone())));
         }
-        let mut files = self.working.uploads().is_enabled().then(|| detected.changes.clone());
+        let mut files = self.working.uploads().eager().is_enabled().then(|| detected.changes.clone());
         let (_hold, known_objects) = self.use_uploads(&mut detected.changes).await?;
         files = files.filter(|_| known_objects.as_ref().is_some_and(|known_objects| !known_objects.chunks.is_empty()));
         let mut request = Request { known_objects, ..request };
-        let failed_before = self.working.flush_failures();
+        let failed_before = self.working.upper().durable().flush_failures();
         let outcome = loop {
             // Boxed: the compiler cannot prove that futures this deep are `Send`.
             let commit: BoxFuture<'_, Result<CommitOutcome>> =
@@ -205,7 +207,7 @@ impl Session {
                     named.join(", ")
                 );
                 *self.conflicts.lock() = conflicts;
-                self.working.clear_publishing();
+                self.working.upper().clear_publishing();
                 return Err(Error::new(ErrorKind::Stale, message));
             }
             CommitOutcome::Nothing if detected.changes.is_empty() => return Ok(Default::default()),
@@ -219,7 +221,7 @@ impl Session {
         };
         // Nothing may change until the tree is rebased onto the snapshot.
         if published.is_some() {
-            self.working.set_undecided(guard);
+            self.working.upper().set_undecided(guard);
         }
         self.conflicts.lock().clear();
         failpoints::pass(failpoints::COMMITTED).context(not_shown)?;
@@ -240,7 +242,7 @@ impl Session {
             }
         };
         let tree = match written {
-            Some(written) => self.working.tree_of(Arc::new(written), Arc::clone(&self.reader)),
+            Some(written) => self.working.moves().tree_of(Arc::new(written), Arc::clone(&self.reader)),
             None => tree_at(&repository, &self.working, &self.reader, new_base).await,
         };
         let tree = tree.context(not_shown)?;
@@ -271,8 +273,8 @@ impl Session {
 
     /// Ends a commit whose snapshot the tree shows now.
     fn close_commit(&self, _guard: &TreeGuard<'_>) {
-        self.working.clear_publishing();
-        self.working.forget_uploads();
+        self.working.upper().clear_publishing();
+        self.working.uploads().forget_uploads();
         self.new_ids.lock().clear();
         self.conflicts.lock().clear();
     }
@@ -290,8 +292,8 @@ impl Session {
             let untracked = Arc::clone(&untracked);
             let paths = Arc::clone(&paths);
             Box::pin(async move {
-                let tree = working.tree_of(Arc::clone(&snapshot), reader)?;
-                let mut collisions = working.collisions(&tree, &untracked).await?;
+                let tree = working.moves().tree_of(Arc::clone(&snapshot), reader)?;
+                let mut collisions = working.moves().collisions(&tree, &untracked).await?;
                 // A landed commit of this mount contains the names created here: only untracked
                 // names can collide with it.
                 collisions.retain(|collision| !has_landed || paths.contains(&collision.path));
@@ -306,12 +308,12 @@ impl Session {
         if self.storage.local_files().is_some() && matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace) {
             let working = Arc::clone(&self.working);
             // The commit fails in any case.
-            if let Err(other) = blocking(move || working.check_disk(true)).await {
+            if let Err(other) = blocking(move || working.upper().check_disk(true)).await {
                 tracing::error!("{other}");
             }
         }
-        let failed = self.working.flush_failures().difference(before).copied().collect();
-        match self.working.paths_of_data(&failed).as_slice() {
+        let failed = self.working.upper().durable().flush_failures().difference(before).copied().collect();
+        match self.working.upper().paths_of_data(&failed).as_slice() {
             [] => error,
             paths => {
                 let message = format!("not committed; {}: {FLUSH_FAILED}", listed(paths));
@@ -328,10 +330,10 @@ impl Session {
         detected: &DetectedChanges,
         error: Error,
     ) -> Result<(Committed, Vec<Invalidation>)> {
-        if self.working.publishing().is_none() {
+        if self.working.upper().publishing().is_none() {
             return Err(error);
         }
-        self.working.set_undecided(guard);
+        self.working.upper().set_undecided(guard);
         match self.resolve_with(guard).await {
             Ok(Some((id, invalidations))) => {
                 tracing::warn!("the commit is visible as snapshot {id}, although: {error}");
@@ -351,11 +353,11 @@ impl Session {
     /// Each operation that moves the tree begins with it.
     pub(super) async fn resolve_pending(&self) -> Result<()> {
         self.remember_root().await?;
-        if !self.working.is_undecided() && !self.working.may_land() {
+        if !self.working.upper().is_undecided() && !self.working.upper().may_land() {
             return Ok(());
         }
         let decided = {
-            let guard = self.working.quiesce().await;
+            let guard = self.working.upper().quiesce().await;
             self.resolve_with(&guard).await.context(|| "finding out whether the last commit was published")?
         };
         self.invalidate(decided.map(|(_, invalidations)| invalidations).unwrap_or_default()).await
@@ -363,12 +365,12 @@ impl Session {
 
     async fn resolve_with(&self, guard: &TreeGuard<'_>) -> Result<Option<(ObjectId, Vec<Invalidation>)>> {
         let repository = self.repository().await?;
-        let finished = match self.working.publishing() {
+        let finished = match self.working.upper().publishing() {
             Some(id) => finish(&repository, &self.working, &self.reader, guard, id).await?.map(|done| (id, done)),
             None => None,
         };
         let Some((id, invalidations)) = finished else {
-            self.working.set_may_land();
+            self.working.upper().set_may_land();
             return Ok(None);
         };
         self.close_commit(guard);
@@ -379,7 +381,7 @@ impl Session {
     /// program that closes a file and then commits must not be refused because of that file.
     pub(super) async fn wait_for_closes(&self) {
         let deadline = tokio::time::Instant::now() + CLOSE_TIMEOUT;
-        while self.working.any_open_for_writing() && tokio::time::Instant::now() < deadline {
+        while self.working.handles().any_open_for_writing() && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
@@ -388,12 +390,12 @@ impl Session {
     /// handle, and the kernel does not report its end; bytes written through it after the commit
     /// would be lost, or change the object that the file was linked to.
     async fn refuse_mapped(&self, mut detected: DetectedChanges) -> Result<DetectedChanges> {
-        if !self.working.was_passthrough_used() {
+        if !self.working.handles().was_passthrough_used() {
             return Ok(detected);
         }
         // The kernel's passthrough handles are open for writing, whatever programs do with them.
         // Their files are not linked.
-        let backed = self.working.passthrough_data();
+        let backed = self.working.handles().passthrough_data();
         let look = move || {
             let mut mapped = Vec::new();
             for change in detected.changes.chunk_changes_mut() {
@@ -423,13 +425,13 @@ impl Session {
             return Ok(detected);
         }
         let numbers = mapped.iter().map(|(number, _)| *number).collect();
-        Err(busy("mapped", &self.working.paths_of_data(&numbers)))
+        Err(busy("mapped", &self.working.upper().paths_of_data(&numbers)))
     }
 
     /// Prevents linking of data files with passthrough, which must stay the working tree's: they
     /// are copied into the repository.
     fn spare_open_files(&self, detected: &mut DetectedChanges) {
-        let backed = self.working.passthrough_data();
+        let backed = self.working.handles().passthrough_data();
         if backed.is_empty() {
             return;
         }

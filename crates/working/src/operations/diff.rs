@@ -87,7 +87,7 @@ impl Session {
     /// Returns the paths of arrays with changed chunks, and the chunks that are written and
     /// deleted.
     pub(super) fn changed_arrays<'a>(&self, detected: &'a DetectedChanges) -> Vec<(String, [Vec<&'a Coords>; 2])> {
-        let base = self.working.base();
+        let base = self.working.upper().base();
         let changes = &detected.changes;
         let mut paths: HashMap<NodeId, String> = HashMap::new();
         for node in base.tree.snapshot().nodes().filter(|node| changes.chunks.contains_key(&node.id)) {

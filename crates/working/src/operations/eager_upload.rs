@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use super::Session;
 use super::changes::chunks::is_chunk;
 use super::changes::documents::Document as Checked;
+use crate::overlay::frozen::Contents;
 use crate::overlay::uploads::{Document, Named, Ticket, UploadDecision, UploadPause, Uploaded};
 use crate::scratch::data::Stat;
 use crate::scratch::record::DataFileId;
@@ -67,7 +68,7 @@ impl Session {
         if self.storage.local_files().is_some() {
             return;
         }
-        self.working.uploads().enable();
+        self.working.uploads().eager().enable();
         let session = Arc::clone(self);
         // The first value stays: there is one mount.
         let _ = self.uploading.set(tokio::spawn(async move { session.upload_eagerly().await }).abort_handle());
@@ -91,7 +92,7 @@ impl Session {
                 self.record_upload(sent, &mut running, &mut failures).await;
             }
             let id = tokio::select! {
-                id = self.working.uploads().next() => id,
+                id = self.working.uploads().eager().next() => id,
                 sent = running.join_next(), if !running.is_empty() => {
                     self.record_upload(sent, &mut running, &mut failures).await;
                     continue;
@@ -102,10 +103,10 @@ impl Session {
                     let session = Arc::clone(&self);
                     running.spawn(async move { (id, session.send(file, ticket).await) });
                 }
-                Ok(UploadDecision::Later) => self.working.uploads().requeue(id),
+                Ok(UploadDecision::Later) => self.working.uploads().eager().requeue(id),
                 Ok(UploadDecision::Never) => {}
                 Err(error) => {
-                    self.working.uploads().enqueue_closed(id);
+                    self.working.uploads().eager().enqueue_closed(id);
                     pause(&error, &mut failures).await;
                 }
             }
@@ -120,14 +121,14 @@ impl Session {
             *failures = 0;
             return;
         };
-        self.working.uploads().enqueue_closed(id);
+        self.working.uploads().eager().enqueue_closed(id);
         // The file changed meanwhile.
         if error.kind() == ErrorKind::Busy {
             return;
         }
         while let Some(other) = running.join_next().await {
             if let Ok((id, Err(_))) = other {
-                self.working.uploads().enqueue_closed(id);
+                self.working.uploads().eager().enqueue_closed(id);
             }
         }
         pause(&error, failures).await;
@@ -144,13 +145,13 @@ impl Session {
 
     /// Checks whether file `id` can be uploaded now.
     async fn upload_eligibility(&self, id: EntryId) -> Result<UploadDecision> {
-        let names = self.working.names_below(id);
+        let names = self.working.uploads().names_below(id);
         // Files beside the document may be chunks now.
         if names.iter().any(|name| name.key == ZARR_JSON) {
-            self.working.uploads().requeue_set_aside();
+            self.working.uploads().eager().requeue_set_aside();
         }
         // Most files are small and need no further check.
-        if self.working.own_size(id)?.is_none_or(|size| self.engine.is_packed(size)) {
+        if self.working.uploads().own_size(id)?.is_none_or(|size| self.engine.is_packed(size)) {
             return Ok(UploadDecision::Never);
         }
         let mut any = false;
@@ -158,21 +159,21 @@ impl Session {
             any = any || self.is_chunk(name).await;
         }
         if any {
-            return self.working.begin_upload(id, self.engine.separate_object_threshold().await?);
+            return self.working.uploads().begin_upload(id, self.engine.separate_object_threshold().await?);
         }
-        self.working.uploads().set_aside(id);
+        self.working.uploads().eager().set_aside(id);
         Ok(UploadDecision::Never)
     }
 
     async fn is_chunk(&self, name: &Named) -> bool {
         match &name.document {
             Document::Stored(index) => {
-                let base = self.working.base();
+                let base = self.working.upper().base();
                 base.tree.table().array(*index).is_some_and(|array| is_chunk(&array.grid, &array.encoding, &name.key))
             }
             // The commit reports a document that cannot be read now.
             Document::Changed(file) => {
-                match self.working.whole(file, MAX_DOCUMENT).await.map(|bytes| Checked::check(&bytes)) {
+                match self.working.contents().whole(file, MAX_DOCUMENT).await.map(|bytes| Checked::check(&bytes)) {
                     Ok(Ok(Checked::Array(array))) => is_chunk(array.grid.as_slice(), &array.key_encoding, &name.key),
                     _ => false,
                 }
@@ -183,14 +184,14 @@ impl Session {
     /// Waits for uploads under way, replaces files in `changes` by references to uploaded chunks,
     /// and returns these as known objects. No upload begins while the hold exists.
     pub(super) async fn use_uploads(&self, changes: &mut ChangeSet) -> Result<(UploadPause, Option<KnownObjects>)> {
-        let hold = self.working.uploads().hold();
-        if !self.working.uploads().is_enabled() {
+        let hold = self.working.uploads().eager().hold();
+        if !self.working.uploads().eager().is_enabled() {
             return Ok((hold, None));
         }
         let mut uploads: Vec<(DataFileId, Uploaded)> = Vec::new();
         for change in changes.chunk_changes() {
             let Some((data, stat)) = self.data_file(change)? else { continue };
-            let Some(uploaded) = self.working.uploads().wait_for(data, &stat).await else { continue };
+            let Some(uploaded) = self.working.uploads().eager().wait_for(data, &stat).await else { continue };
             uploads.push((data, uploaded));
         }
         if uploads.is_empty() {
@@ -206,7 +207,7 @@ impl Session {
         for (data, uploaded) in uploads {
             if is_collected(&uploaded) {
                 // The object looked like garbage to a collection: the file is stored again.
-                self.working.uploads().forget(data);
+                self.working.uploads().eager().forget(data);
             } else if uploaded.at.elapsed() >= TRUSTED_AGE {
                 old.push((data, uploaded));
             }
@@ -215,7 +216,7 @@ impl Session {
         let mut known_objects = HashSet::new();
         for change in changes.chunk_changes_mut() {
             if let Some((data, stat)) = self.data_file(change)?
-                && let Some(Uploaded { payload, .. }) = self.working.uploads().find(data, &stat)
+                && let Some(Uploaded { payload, .. }) = self.working.uploads().eager().find(data, &stat)
             {
                 known_objects.extend(payload.range().map(|(chunk, ..)| chunk));
                 *change = ChunkChange::Stored(payload);
@@ -231,7 +232,7 @@ impl Session {
             // The last byte exists if all do.
             if let Err(error) = self.storage.get_range(&format!("chunks/{chunk}"), length.saturating_sub(1), 1).await {
                 tracing::info!("a chunk that was uploaded before is uploaded again: {error}");
-                self.working.uploads().forget(data);
+                self.working.uploads().eager().forget(data);
             }
         });
         futures_util::stream::iter(looks).buffer_unordered(CONCURRENT_CHECKS).collect::<()>().await;
@@ -242,7 +243,7 @@ impl Session {
     fn data_file(&self, change: &ChunkChange) -> Result<Option<(DataFileId, Stat)>> {
         let ChunkChange::File(file) = change else { return Ok(None) };
         let Some(data) = DataFileId::from_file_name(&file.name) else { return Ok(None) };
-        let stat = self.working.files().find(data)?;
+        let stat = self.working.upper().files().find(data)?;
         Ok(stat.filter(|stat| stat.size == file.length).map(|stat| (data, stat)))
     }
 
@@ -251,7 +252,7 @@ impl Session {
         let mut counts = (0, 0);
         for change in changes.chunk_changes() {
             if let Some((data, stat)) = self.data_file(change)?
-                && self.working.uploads().find(data, &stat).is_some()
+                && self.working.uploads().eager().find(data, &stat).is_some()
             {
                 counts = (counts.0 + 1, counts.1 + stat.size);
             }

@@ -57,15 +57,15 @@ impl Session {
     pub async fn forget(&self, numbers: Vec<Ino>) {
         if let Some(kernel) = self.kernel.get().filter(|_| !numbers.is_empty()) {
             let inodes = numbers.into_iter().map(Invalidation::Inode).collect();
-            let _ = invalidate_all(Arc::clone(kernel), self.working.for_kernel(inodes)).await;
+            let _ = invalidate_all(Arc::clone(kernel), self.working.moves().for_kernel(inodes)).await;
         }
     }
 
     pub(super) async fn invalidate(&self, mut invalidations: Vec<Invalidation>) -> Result<()> {
         let Some(kernel) = self.kernel.get().map(Arc::clone) else { return Ok(()) };
-        invalidations.extend(self.working.take_outdated().into_iter().map(Invalidation::Inode));
+        invalidations.extend(self.working.moves().take_outdated().into_iter().map(Invalidation::Inode));
         if !invalidations.is_empty() {
-            let all = self.working.for_kernel(invalidations).into_iter();
+            let all = self.working.moves().for_kernel(invalidations).into_iter();
             let (names, files): (Vec<_>, Vec<_>) = all.partition(|one| matches!(one, Invalidation::Entry(..)));
             invalidate_all(Arc::clone(&kernel), files.clone()).await?;
             let again = if names.is_empty() { Vec::new() } else { files };
@@ -76,8 +76,8 @@ impl Session {
             // the kernel gives the program the new length and keeps the old one.
             invalidate_all(Arc::clone(&kernel), again).await?;
         }
-        self.working.settle();
-        let base = self.working.base().id();
+        self.working.moves().settle();
+        let base = self.working.upper().base().id();
         // The files of the new base are visible before it is announced.
         if self.announced.lock().replace(base).is_some_and(|before| before != base) {
             announce_head(kernel).await?;
@@ -91,7 +91,7 @@ impl Session {
 /// as a program watches them, say: it must forget them. Of those that were changed in their places,
 /// which are left out, it has the new ones. To be asked before the move.
 pub(super) fn changed_numbers(working: &WorkingTree, changes: &ChangeSet) -> Vec<Ino> {
-    let base = working.base();
+    let base = working.upper().base();
     let ids = node_ids(&base.tree);
     let of_base = changes.chunks.iter().filter_map(|(id, chunks)| Some((*ids.get(id)?, chunks)));
     let places = of_base.flat_map(|(index, chunks)| {
@@ -99,7 +99,7 @@ pub(super) fn changed_numbers(working: &WorkingTree, changes: &ChangeSet) -> Vec
         let had = chunks.keys().filter(|coords| is_in_grid(coords, grid));
         had.map(move |coords| TreePlace::Chunk(index, coords.clone()))
     });
-    working.unless_in_place(places)
+    working.moves().unless_in_place(places)
 }
 
 /// Returns what the kernel must forget when the base moves from `old` to `new`: arrays whose chunks

@@ -88,7 +88,7 @@ struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.working.settle();
+        self.working.moves().settle();
     }
 }
 
@@ -124,7 +124,7 @@ impl Session {
     pub async fn stats(&self) -> Result<String> {
         let working = Arc::clone(&self.working);
         let reader = Arc::clone(&self.reader);
-        blocking(move || Ok(metrics::render(&[reader.gauges().metrics(), working.gauges()].concat()))).await
+        blocking(move || Ok(metrics::render(&[reader.gauges().metrics(), working.upper().gauges()].concat()))).await
     }
 
     /// Returns the constant facts about the mount.
@@ -141,7 +141,7 @@ impl Session {
     pub fn attach(&self, kernel: Arc<dyn Invalidator>) {
         // The first value stays: there is one mount.
         let _ = self.kernel.set(kernel);
-        *self.announced.lock() = Some(self.working.base().id());
+        *self.announced.lock() = Some(self.working.upper().base().id());
     }
 
     /// Runs `command` after each commit from now on. Needs a runtime.
@@ -161,25 +161,26 @@ impl Session {
 
     /// Freezes the working tree and detects the changes that it would commit now.
     async fn detect_changes(&self) -> Result<(Frozen, DetectedChanges)> {
-        let frozen = self.working.freeze();
-        let detected = detect_changes(self.working.base(), &*self.working, &frozen, &self.new_ids).await?;
+        let frozen = self.working.upper().freeze();
+        let detected =
+            detect_changes(self.working.upper().base(), self.working.contents(), &frozen, &self.new_ids).await?;
         Ok((frozen, detected))
     }
 
     /// Returns the commits that led to the base as text, newest first.
     pub async fn log(&self) -> Result<Metered<String>> {
         let repository = self.repository().await?;
-        log_text(&repository, self.working.base().id(), usize::MAX).await
+        log_text(&repository, self.working.upper().base().id(), usize::MAX).await
     }
 
     /// Returns the facts about this mount.
     pub fn info(&self) -> MountInfo {
-        self.facts.info(self.working.base().id())
+        self.facts.info(self.working.upper().base().id())
     }
 
     /// Returns the branch, and the snapshot that is the base.
     pub fn head(&self) -> String {
-        self.facts.head(self.working.base().id())
+        self.facts.head(self.working.upper().base().id())
     }
 
     /// Returns the progress of a running commit.

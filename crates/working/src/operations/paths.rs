@@ -133,7 +133,7 @@ impl Session {
         for part in path.split('/').filter(|part| !part.is_empty()) {
             // The lookup counts as one of the kernel's: the few directories on the path are never
             // forgotten.
-            let found = self.working.lookup(number, &Name::new(part.as_bytes())).await?;
+            let found = self.working.namespace().lookup(number, &Name::new(part.as_bytes())).await?;
             let Some(found) = found.filter(|found| found.kind == libc::S_IFDIR) else { return Ok(None) };
             number = found.number;
         }

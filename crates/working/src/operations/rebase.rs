@@ -42,10 +42,10 @@ pub(super) async fn rebase_uncommitted(
     new_ids: &NewIds,
 ) -> Result<Rebased> {
     let untracked = before.untracked_entries();
-    let candidate = working.plan_rebase(guard, tree, Purpose::Keep { untracked: &untracked }).await?;
+    let candidate = working.moves().plan_rebase(guard, tree, Purpose::Keep { untracked: &untracked }).await?;
     if !candidate.collisions.is_empty() {
         let collisions = candidate.collisions.clone();
-        working.abandon(candidate);
+        working.moves().abandon(candidate);
         return Ok(Rebased::Collisions(collisions));
     }
     install(working, guard, candidate, new_ids, &Accept::Kept(before, tree)).await.map(Rebased::Done)
@@ -62,7 +62,7 @@ pub(super) async fn follow_commit(
 ) -> Result<Vec<Invalidation>> {
     let changed = changed_numbers(working, &before.changes);
     let purpose = Purpose::Published { tracked: &before.tracked, changed: &changed, others };
-    let candidate = working.plan_rebase(guard, tree, purpose).await?;
+    let candidate = working.moves().plan_rebase(guard, tree, purpose).await?;
     let mut invalidations = install(working, guard, candidate, new_ids, &Accept::Committed(before)).await?;
     invalidations.extend(changed.into_iter().map(Invalidation::Inode));
     Ok(invalidations)
@@ -77,7 +77,7 @@ pub(super) async fn discard(
     new_ids: &NewIds,
 ) -> Result<Vec<Invalidation>> {
     let mut untracked = before.untracked_entries();
-    let candidate = working.plan_discard(guard, path, &mut untracked).await?;
+    let candidate = working.moves().plan_discard(guard, path, &mut untracked).await?;
     install(working, guard, candidate, new_ids, &Accept::Discarded(before)).await
 }
 
@@ -95,7 +95,7 @@ pub(super) async fn install_restored(
         return install(working, guard, candidate, new_ids, &accept).await;
     }
     let checked = check_candidate(working, &candidate, new_ids, &accept).await;
-    working.abandon(candidate);
+    working.moves().abandon(candidate);
     checked.map(|()| Vec::new())
 }
 
@@ -158,17 +158,17 @@ async fn install(
     accept: &Accept<'_>,
 ) -> Result<Vec<Invalidation>> {
     let checked = async {
-        working.keep_open_files(guard, &mut candidate).await?;
+        working.moves().keep_open_files(guard, &mut candidate).await?;
         check_candidate(working, &candidate, new_ids, accept).await?;
         // The check takes long enough for other files to be opened. They are few, and each of them
         // changes one name alone.
-        working.hold_opens(&candidate);
-        working.keep_open_files(guard, &mut candidate).await
+        working.moves().hold_opens(&candidate);
+        working.moves().keep_open_files(guard, &mut candidate).await
     };
     match checked.await {
-        Ok(()) => working.install(guard, candidate),
+        Ok(()) => working.moves().install(guard, candidate),
         Err(error) => {
-            working.abandon(candidate);
+            working.moves().abandon(candidate);
             Err(error)
         }
     }
@@ -183,7 +183,7 @@ async fn check_candidate(
 ) -> Result<()> {
     let base = Arc::clone(candidate.base());
     let frozen = candidate.frozen();
-    let after = detect_changes(base, &candidate.contents(working), &frozen, new_ids).await?;
+    let after = detect_changes(base, &candidate.contents(working.contents()), &frozen, new_ids).await?;
     accept.check(&after, candidate).await
 }
 

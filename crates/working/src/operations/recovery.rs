@@ -79,23 +79,24 @@ pub async fn open(
     let tree = Arc::new(Tree::new(Arc::clone(&snapshot), table, Arc::clone(&reader)));
     stages.enter("finding uncommitted changes");
     let working = Arc::new(WorkingTree::open(tree, numbering, scratch, origin, recovered)?);
-    working.begin_upkeep();
+    working.upper().begin_upkeep();
     if let Some(publishing) = publishing {
-        let guard = working.quiesce().await;
+        let guard = working.upper().quiesce().await;
         let finished = finish(repository, &working, &reader, &guard, publishing).await;
         if finished.context(|| "a commit that was interrupted")?.is_none() {
             info!("a commit was interrupted before it was visible: its changes are still here");
-            working.set_may_land();
+            working.upper().set_may_land();
         }
     }
     let message = resume(repository, &working, &reader).await?;
     // No kernel has anything to drop yet.
-    working.settle();
+    working.moves().settle();
     if let Some(moved) = &moved {
         info!("{moved}");
     }
     let message = message.map(|message| moved.map_or(message.clone(), |moved| format!("{message}; {moved}")));
-    let message = [working.salvaged(), message].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
+    let message =
+        [working.upper().salvaged(), message].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
     Ok((working, reader, message))
 }
 
@@ -138,7 +139,7 @@ pub(super) async fn tree_at(
     id: ObjectId,
 ) -> Result<Arc<Tree>> {
     let snapshot = Arc::new(repository.snapshot(id, MAX_SNAPSHOT).await?);
-    working.tree_of(snapshot, Arc::clone(reader))
+    working.moves().tree_of(snapshot, Arc::clone(reader))
 }
 
 /// Finishes a commit that was interrupted around its publication as `id`: if the branch has it,
@@ -151,19 +152,19 @@ pub(super) async fn finish(
     guard: &TreeGuard<'_>,
     id: ObjectId,
 ) -> Result<Option<Vec<Invalidation>>> {
-    let branch = RefSpec::Branch(working.origin().branch.clone());
+    let branch = RefSpec::Branch(working.upper().origin().branch.clone());
     let history = match repository.resolve(&branch).await {
         Ok(tip) => repository.ancestors(tip, usize::MAX).await?,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
     let Some(at) = history.iter().position(|commit| commit.id == id) else { return Ok(None) };
-    let base = working.base();
+    let base = working.upper().base();
     let below = history.iter().skip(at + 1).map(|commit| commit.id);
     let remote_commits: Vec<ObjectId> = below.take_while(|commit| *commit != base.id()).collect();
-    let frozen = working.freeze();
-    let detected = detect_changes(working.base(), working, &frozen, &NewIds::default()).await?;
-    working.preserve(guard, &detected.untracked_entries(), &detected.foreign_places()).await?;
+    let frozen = working.upper().freeze();
+    let detected = detect_changes(working.upper().base(), working.contents(), &frozen, &NewIds::default()).await?;
+    working.moves().preserve(guard, &detected.untracked_entries(), &detected.foreign_places()).await?;
     let tree = tree_at(repository, working, reader, id).await?;
     // Nothing records which conflicts with the commits between were resolved, and how.
     let given_up = detected.data_files();
@@ -172,7 +173,7 @@ pub(super) async fn finish(
     let moved = &detected.changes.moved;
     let mut invalidations = base_invalidations(repository, (&base.tree, &tree), &remote_commits, moved).await;
     invalidations.extend(rebase::follow_commit(working, guard, &tree, changes, &NewIds::default()).await?);
-    working.clear_publishing();
+    working.upper().clear_publishing();
     info!("a commit was interrupted after it was visible: it is snapshot {id}");
     Ok(Some(invalidations))
 }
@@ -184,11 +185,11 @@ pub(super) async fn find_landed(
     working: &WorkingTree,
     base: ObjectId,
 ) -> Result<Option<ObjectId>> {
-    let unpublished = working.unpublished();
+    let unpublished = working.upper().unpublished();
     if unpublished.is_empty() {
         return Ok(None);
     }
-    let commits = commits_since(repository, &working.origin().branch, base).await?;
+    let commits = commits_since(repository, &working.upper().origin().branch, base).await?;
     Ok(commits.iter().map(|commit| commit.id).find(|id| unpublished.contains(id)))
 }
 
@@ -202,10 +203,10 @@ pub(super) fn landed_message(landed: ObjectId) -> String {
 /// Rebases a tree without changes onto the tip; returns a message about uncommitted changes or
 /// obstacles.
 async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Reader>) -> Result<Option<String>> {
-    let frozen = working.freeze();
-    let detected = detect_changes(working.base(), working, &frozen, &NewIds::default()).await?;
-    let base = working.base().id();
-    let branch = &working.origin().branch;
+    let frozen = working.upper().freeze();
+    let detected = detect_changes(working.upper().base(), working.contents(), &frozen, &NewIds::default()).await?;
+    let base = working.upper().base().id();
+    let branch = &working.upper().origin().branch;
     let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
     match find_landed(repository, working, base).await {
         Ok(None) => {}
@@ -220,8 +221,8 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     if detected.changes.is_empty() && detected.violations.is_empty() {
         let tip = tip?;
         if tip != base {
-            let guard = working.quiesce().await;
-            working.preserve(&guard, &detected.untracked_entries(), &detected.foreign_places()).await?;
+            let guard = working.upper().quiesce().await;
+            working.moves().preserve(&guard, &detected.untracked_entries(), &detected.foreign_places()).await?;
             let tree = tree_at(repository, working, reader, tip).await?;
             // No commit depends on this: remote changes must not keep a mount from starting.
             match rebase::rebase_uncommitted(working, &guard, &tree, &detected, &NewIds::default()).await {
@@ -252,7 +253,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     Ok(Some(warning(format!(
         "resuming uncommitted work: {nodes} nodes and {chunks} chunks changed, {} bytes, based on snapshot {base}{moved}, in {}",
         detected.bytes,
-        working.scratch().path().display()
+        working.upper().scratch().path().display()
     ))))
 }
 

@@ -28,11 +28,11 @@ impl Session {
         let is_all = path.is_empty();
         let path = if is_all { "/".to_owned() } else { self.repository_path(path).await? };
         let invalidations = {
-            let guard = self.working.quiesce().await;
+            let guard = self.working.upper().quiesce().await;
             self.wait_for_closes().await;
             let (frozen, detected) = self.detect_changes().await?;
             if !is_all {
-                if !is_known(&frozen, &self.working.base().tree, &path).await? {
+                if !is_known(&frozen, &self.working.upper().base().tree, &path).await? {
                     let path = printable::line(&path);
                     return Err(Error::new(
                         ErrorKind::NotFound,
@@ -46,10 +46,10 @@ impl Session {
             if let Some(open) = frozen.open_for_writing.iter().find(|other| is_below(other, &path)) {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }
-            self.working.preserve(&guard, &detected.untracked_entries(), &[]).await?;
+            self.working.moves().preserve(&guard, &detected.untracked_entries(), &[]).await?;
             let invalidations = rebase::discard(&self.working, &guard, &path, &detected, &self.new_ids).await?;
             self.new_ids.lock().clear();
-            self.working.forget_uploads();
+            self.working.uploads().forget_uploads();
             invalidations
         };
         self.invalidate(invalidations).await?;
@@ -64,15 +64,15 @@ impl Session {
         self.resolve_pending().await?;
         let stages = Stages::begin("waiting for open files");
         let (report, invalidations) = {
-            let guard = self.working.quiesce().await;
+            let guard = self.working.upper().quiesce().await;
             self.wait_for_closes().await;
             stages.enter("finding changes");
             let (frozen, detected) = self.detect_changes().await?;
             // A half-written chunk would mix the bytes of two bases.
             refuse_open(&frozen)?;
             stages.enter("comparing with other commits");
-            let base = self.working.base();
-            let branch = self.working.origin().branch.clone();
+            let base = self.working.upper().base();
+            let branch = self.working.upper().origin().branch.clone();
             let repository = self.repository().await?;
             self.refuse_landed(&repository, &base).await?;
             let compared = self.engine.check(base.tree.snapshot(), &branch, &detected.changes).await?;
@@ -89,14 +89,18 @@ impl Session {
                     ),
                 ));
             }
-            let detected =
-                if self.working.preserve(&guard, &detected.untracked_entries(), &detected.foreign_places()).await? {
-                    self.detect_changes().await?.1
-                } else {
-                    detected
-                };
+            let detected = if self
+                .working
+                .moves()
+                .preserve(&guard, &detected.untracked_entries(), &detected.foreign_places())
+                .await?
+            {
+                self.detect_changes().await?.1
+            } else {
+                detected
+            };
             stages.enter("showing the new snapshot");
-            let tree = self.working.tree_of(compared.tip, Arc::clone(&self.reader))?;
+            let tree = self.working.moves().tree_of(compared.tip, Arc::clone(&self.reader))?;
             let mut invalidations = base_invalidations(&repository, (&base.tree, &tree), &compared.commits, &[]).await;
             match rebase::rebase_uncommitted(&self.working, &guard, &tree, &detected, &self.new_ids).await? {
                 Rebased::Done(more) => invalidations.extend(more),
@@ -123,7 +127,7 @@ impl Session {
     /// could not be flushed. It is no failure: the mount and the next one show the new state, and
     /// after a power cut both journals have all of their bytes.
     pub(super) fn warn_if_unflushed(&self, report: String) -> String {
-        if !self.working.is_unflushed() {
+        if !self.working.upper().durable().needs_rewrite() {
             return report;
         }
         let report = report.trim_end();

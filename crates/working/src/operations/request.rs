@@ -94,7 +94,7 @@ impl Session {
             Command::Restore { path, from, dry_run } => self.restore(&path, &from, dry_run).await,
             Command::Refresh => {
                 let text = self.refresh().await?;
-                Ok((text, serde_json::json!({ "base": self.working.base().id() })))
+                Ok((text, serde_json::json!({ "base": self.working.upper().base().id() })))
             }
             Command::Status => {
                 let status = self.status().await?;

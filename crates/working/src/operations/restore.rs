@@ -33,13 +33,13 @@ impl Session {
         self.resolve_pending().await?;
         let path = self.repository_path(path).await?;
         let repository = self.repository().await?;
-        let source = restore::resolve_source(&repository, from, &self.working.origin().branch).await?.id;
+        let source = restore::resolve_source(&repository, from, &self.working.upper().origin().branch).await?.id;
         let source = repository.snapshot(source, MAX_SNAPSHOT).await?;
         let (plan, invalidations) = {
-            let guard = self.working.quiesce().await;
+            let guard = self.working.upper().quiesce().await;
             self.wait_for_closes().await;
             let (frozen, mut detected) = self.detect_changes().await?;
-            let base = self.working.base();
+            let base = self.working.upper().base();
             let mut plan = restore::plan(&self.reader, base.tree.snapshot(), &source, &path, &detected.changes).await?;
             leave_out_parents(&mut plan, self.shown_part().root());
             restore::check_chunks(&self.reader, base.tree.snapshot(), &source, &plan, &detected.changes).await?;
@@ -48,16 +48,17 @@ impl Session {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }
             refuse_moves_across(&detected, &path)?;
-            if self.working.preserve(&guard, &detected.untracked_entries(), &[]).await? {
+            if self.working.moves().preserve(&guard, &detected.untracked_entries(), &[]).await? {
                 detected = self.detect_changes().await?.1;
             }
-            let candidate = self.working.plan_restore(&guard, &path, &detected.untracked_entries(), &plan).await?;
+            let candidate =
+                self.working.moves().plan_restore(&guard, &path, &detected.untracked_entries(), &plan).await?;
             let check = Check { plan: &plan, base: base.tree.snapshot(), before: &detected };
             let invalidations =
                 rebase::install_restored(&self.working, &guard, candidate, &self.new_ids, dry_run, &check).await?;
             if !dry_run {
                 self.new_ids.lock().clear();
-                self.working.forget_uploads();
+                self.working.uploads().forget_uploads();
             }
             // A group above the path that is there, though not committed, stays as it is.
             let is_there = |path: &String| detected.changes.created.iter().any(|node| node.path == *path);
@@ -65,7 +66,7 @@ impl Session {
             (plan, invalidations)
         };
         self.invalidate(invalidations).await?;
-        let report = plan.report(&path, source.id(), &self.working.origin().branch, None, &[]);
+        let report = plan.report(&path, source.id(), &self.working.upper().origin().branch, None, &[]);
         let shown = printable::line(&path);
         let counts = plan.counts();
         let text = match (dry_run, plan.changes.is_empty()) {

@@ -144,8 +144,8 @@ impl Session {
     pub async fn local_status(&self) -> Result<Status> {
         let (frozen, detected) = self.detect_changes().await?;
         let (detected, warnings) = self.find_warnings(detected).await?;
-        let base = self.working.base();
-        let origin = self.working.origin();
+        let base = self.working.upper().base();
+        let origin = self.working.upper().origin();
         let arrays = self.changed_arrays(&detected).into_iter();
         let arrays = arrays.map(|(path, [written, deleted])| (path, written.len(), deleted.len()));
         let arrays: Vec<ArrayStatus> =
@@ -181,7 +181,7 @@ impl Session {
             untracked,
             landed: None,
             violations: detected.violations,
-            scratch: self.working.scratch().path().to_string_lossy().into_owned(),
+            scratch: self.working.upper().scratch().path().to_string_lossy().into_owned(),
         })
     }
 }

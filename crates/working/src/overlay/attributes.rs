@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use super::node::Inode;
+use super::upper::Upper;
+use super::{Base, Ino, Locked, gone, no_such};
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Source};
 use icechunkfs_base::error::Result;
 use icechunkfs_tree::tree::nodes::TreePlace;
 use icechunkfs_tree::tree::{self, Kind};
-
-use super::node::Inode;
-use super::{Base, Ino, Locked, WorkingTree, gone, no_such};
 
 /// Attributes of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl Locked {
     }
 }
 
-impl WorkingTree {
+impl Upper {
     /// Returns the attributes of inode `number`.
     pub async fn attributes(&self, number: Ino) -> Result<Attributes> {
         let (partly, base) = {
@@ -175,7 +175,7 @@ impl WorkingTree {
         Some(self.complete(partly, &base).await.map_or((known, false), |attributes| (attributes, true)))
     }
 
-    /// Returns the attributes of `id` like [`WorkingTree::listed_attributes`], without waiting.
+    /// Returns the attributes of `id` like [`Upper::listed_attributes`], without waiting.
     pub(super) fn listed_attributes_now(&self, id: EntryId) -> Option<(Attributes, bool)> {
         let partly = self.lock().partial_attributes(id).ok()?;
         Some(match partly {

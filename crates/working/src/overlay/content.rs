@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use super::file_locks::FileLock;
 use super::opens::Partial;
-use super::{Base, Ino, Locked, WorkingTree, no_such};
+use super::sparse_content::SparseCopies;
+use super::upper::Upper;
+use super::{Base, Ino, Locked, no_such};
 use crate::scratch::data::{Files, read_file, write_file};
 use crate::scratch::record::{DataFileId, EntryId, Record, Source, Time};
 use icechunkfs_base::blocking::blocking;
@@ -45,14 +47,27 @@ pub(super) async fn copy_steps<F: Future<Output = Result<Data>>>(
     Ok(at - range.start)
 }
 
-impl WorkingTree {
+/// Bytes of files, and what goes with them: sizes, times, owners.
+#[derive(Debug)]
+pub struct FileContents {
+    pub(super) upper: Arc<Upper>,
+    pub(super) sparse: SparseCopies,
+}
+
+impl FileContents {
+    pub(super) fn new(upper: &Arc<Upper>) -> Self {
+        FileContents { upper: Arc::clone(upper), sparse: SparseCopies::new(upper) }
+    }
+}
+
+impl FileContents {
     /// Reads up to `size` bytes of inode `number` from `offset` on: fewer only at the end of the
     /// file.
     pub async fn read(&self, number: Ino, offset: u64, size: u32) -> Result<Data> {
         self.complete_number(number).await?;
         // One view of the number: the tree may move to another snapshot meanwhile.
         let (base, upper) = {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             let base = Arc::clone(&locked.base);
             match locked.state.by_number(number) {
                 None => (base, None),
@@ -68,7 +83,7 @@ impl WorkingTree {
                         _ => None,
                     };
                     drop(locked);
-                    let file = file.transpose().context(|| self.describe(number))?;
+                    let file = file.transpose().context(|| self.upper.describe(number))?;
                     (base, Some((id, source, place, file)))
                 }
             }
@@ -78,7 +93,7 @@ impl WorkingTree {
             Some((_, _, _, Some(file))) => read_file(&file, offset, size).map(Data::Bytes),
             Some((id, source, place, None)) => {
                 let read = self.read_source(id, (&source, place.as_ref(), &base), offset, size).await;
-                read.context(|| self.describe(number))
+                read.context(|| self.upper.describe(number))
             }
         }
     }
@@ -89,7 +104,7 @@ impl WorkingTree {
         if let Some(file) = open.as_ref().and_then(|open| open.file.as_ref()) {
             return Ok(Arc::clone(file));
         }
-        let file = Arc::new(self.files.open(data)?);
+        let file = Arc::new(self.upper.files.open(data)?);
         if let Some(open) = open {
             open.file = Some(Arc::clone(&file));
         }
@@ -100,7 +115,7 @@ impl WorkingTree {
     /// kept open.
     fn file_to_read(&self, locked: &mut Locked, number: Ino, data: DataFileId) -> Result<Arc<File>> {
         let is_written = locked.open_files.get(&number).is_some_and(|open| open.writers > 0 || open.file.is_some());
-        if is_written { self.file(locked, number, data) } else { self.files.open_to_read(data).map(Arc::new) }
+        if is_written { self.file(locked, number, data) } else { self.upper.files.open_to_read(data).map(Arc::new) }
     }
 
     /// Reads the bytes at `source` of inode `id`, which is over `place` of `base`.
@@ -117,16 +132,16 @@ impl WorkingTree {
                 let place = place.ok_or_else(|| no_such(id))?;
                 base.tree.read(base.tree.table().inode(place), offset, size).await
             }
-            Source::Data(data) => self.read_data(id, *data, offset, size).await.map(Data::Bytes),
+            Source::Data(data) => self.sparse.read_data(id, *data, offset, size).await.map(Data::Bytes),
         }
     }
 
     /// Writes `bytes` at `offset` of inode `number` if that is possible without waiting; returns
     /// `None` if it is not.
     pub fn write_now(&self, number: Ino, offset: u64, bytes: &[u8]) -> Option<Result<()>> {
-        let _tree_lock = self.tree_lock.try_read().ok().filter(|_| !self.is_undecided() && !self.may_land())?;
+        let _shared = self.upper.enter_now()?;
         let file = {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             let id = locked.state.by_number(number)?;
             match self.writable_file(&mut locked, id) {
                 Ok(file) => file?,
@@ -134,7 +149,7 @@ impl WorkingTree {
             }
         };
         match write_file(&file, bytes, offset) {
-            // [`WorkingTree::write`] may find room.
+            // [`FileContents::write`] may find room.
             Err(error) if error.kind() == ErrorKind::NoSpace => None,
             written => Some(written),
         }
@@ -143,7 +158,7 @@ impl WorkingTree {
     /// Writes `bytes` at `offset` of inode `number`.
     pub async fn write(&self, number: Ino, offset: u64, bytes: &[u8]) -> Result<()> {
         match self.write_once(number, offset, bytes).await {
-            Err(error) if error.kind() == ErrorKind::NoSpace && self.free_space().await => {
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.upper.free_space().await => {
                 self.write_once(number, offset, bytes).await
             }
             written => written,
@@ -151,9 +166,9 @@ impl WorkingTree {
     }
 
     async fn write_once(&self, number: Ino, offset: u64, bytes: &[u8]) -> Result<()> {
-        let guard = self.enter().await?;
+        let guard = self.upper.enter().await?;
         let id = {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             let id = locked.promote(&guard, number)?;
             match self.writable_file(&mut locked, id)? {
                 Some(file) => {
@@ -163,15 +178,15 @@ impl WorkingTree {
                 None => id,
             }
         };
-        let file_lock = self.file_locks.lock(id).await;
-        if self.write_sparse(&file_lock, offset, bytes).await?
+        let file_lock = self.upper.file_locks.lock(id).await;
+        if self.sparse.write_sparse(&file_lock, offset, bytes).await?
             || self.overwrite_range(&file_lock, offset, bytes).await?
         {
             return Ok(());
         }
         self.complete_overwrite(&file_lock).await?;
-        if self.is_sparse(id) || self.create_sparse(&file_lock).await? {
-            return self.write_sparse(&file_lock, offset, bytes).await.map(drop);
+        if self.sparse.is_sparse(id) || self.sparse.create_sparse(&file_lock).await? {
+            return self.sparse.write_sparse(&file_lock, offset, bytes).await.map(drop);
         }
         let file = self.copy_up(&file_lock, u64::MAX).await?;
         write_file(&file, bytes, offset)
@@ -193,7 +208,7 @@ impl WorkingTree {
     async fn overwrite_range(&self, file_lock: &FileLock, offset: u64, bytes: &[u8]) -> Result<bool> {
         let id = file_lock.id();
         let (number, partial) = {
-            let locked = self.lock();
+            let locked = self.upper.lock();
             let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
             if matches!(inode.source(), Some(Source::Data(_)) | None) {
                 return Ok(false);
@@ -203,9 +218,9 @@ impl WorkingTree {
         let partial = match partial {
             Some(partial) => partial,
             None if offset == 0 => {
-                let old_size = self.attributes_of(id).await?.size;
-                let data = self.lock().state.next_data_file();
-                let file = Arc::new(self.files.create(data)?);
+                let old_size = self.upper.attributes_of(id).await?.size;
+                let data = self.upper.lock().state.next_data_file();
+                let file = Arc::new(self.upper.files.create(data)?);
                 Partial { number: data, file, covered: 0, old_size }
             }
             None => return Ok(false),
@@ -217,7 +232,7 @@ impl WorkingTree {
         let forget = |error| {
             // No other task knows of the file, and the disk may be full.
             if is_new {
-                self.files.remove(partial.number);
+                self.upper.files.remove(partial.number);
             }
             error
         };
@@ -228,7 +243,8 @@ impl WorkingTree {
             self.install_partial(file_lock, number, &partial).map_err(forget)?;
             return Ok(true);
         }
-        let open = self.lock().open_files.get_mut(&number).map(|open| open.partial = Some(partial.clone())).is_some();
+        let open =
+            self.upper.lock().open_files.get_mut(&number).map(|open| open.partial = Some(partial.clone())).is_some();
         if !open {
             // No handle is left whose release would complete it.
             self.complete_partial_file(file_lock, number, &partial).await?;
@@ -239,10 +255,10 @@ impl WorkingTree {
     /// Makes the data file of a partly written file the file's bytes.
     fn install_partial(&self, file_lock: &FileLock, number: Ino, partial: &Partial) -> Result<()> {
         let id = file_lock.id();
-        if !self.lock().is_unwritten(id) {
-            self.write_out_early(partial.number);
+        if !self.upper.lock().is_unwritten(id) {
+            self.upper.durable.write_out_early(partial.number);
         }
-        let mut locked = self.lock();
+        let mut locked = self.upper.lock();
         // It may be recorded as a sparse copy that then could not take the file's place.
         locked.cover(partial.number, &(0..u64::MAX))?;
         locked.record(Record::SetSource { id, source: Source::Data(partial.number), at: Time::now() })?;
@@ -257,13 +273,13 @@ impl WorkingTree {
     /// recorded as missing.
     async fn complete_partial_file(&self, file_lock: &FileLock, number: Ino, partial: &Partial) -> Result<()> {
         let id = file_lock.id();
-        if self.make_sparse(file_lock, partial.number, &partial.file, partial.covered..partial.old_size).await? {
+        if self.sparse.make_sparse(file_lock, partial.number, &partial.file, partial.covered..partial.old_size).await? {
             return Ok(());
         }
-        let source = self.lock().state.get(id).and_then(|inode| inode.source().cloned());
+        let source = self.upper.lock().state.get(id).and_then(|inode| inode.source().cloned());
         let source = source.ok_or_else(|| no_such(id))?;
         let fetched = self.fetch(id, &source, &partial.file, partial.covered..partial.old_size).await;
-        fetched.context(|| self.describe(number))?;
+        fetched.context(|| self.upper.describe(number))?;
         self.install_partial(file_lock, number, partial)
     }
 
@@ -276,7 +292,7 @@ impl WorkingTree {
         range: std::ops::Range<u64>,
     ) -> Result<()> {
         let (base, place) = {
-            let locked = self.lock();
+            let locked = self.upper.lock();
             (Arc::clone(&locked.base), locked.state.get(id).and_then(|inode| inode.lower.clone()))
         };
         let read = |at, size| self.read_source(id, (source, place.as_ref(), &base), at, size);
@@ -287,19 +303,19 @@ impl WorkingTree {
     /// written bytes could be kept.
     pub async fn complete_number(&self, number: Ino) -> Result<()> {
         let id = {
-            let locked = self.lock();
+            let locked = self.upper.lock();
             let partial = locked.open_files.get(&number).is_some_and(|open| open.partial.is_some());
             locked.state.by_number(number).filter(|_| partial)
         };
         let Some(id) = id else { return Ok(()) };
-        self.complete_overwrite(&self.file_locks.lock(id).await).await
+        self.complete_overwrite(&self.upper.file_locks.lock(id).await).await
     }
 
     /// Completes a file if it is partly written.
     pub(super) async fn complete_overwrite(&self, file_lock: &FileLock) -> Result<()> {
         let id = file_lock.id();
         let (number, partial) = {
-            let locked = self.lock();
+            let locked = self.upper.lock();
             let number = locked.state.get(id).ok_or_else(|| no_such(id))?.number;
             (number, locked.open_files.get(&number).and_then(|open| open.partial.clone()))
         };
@@ -313,7 +329,7 @@ impl WorkingTree {
             self.complete_number(number).await?;
         }
         let (file, durable) = {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             let source = number.and_then(|number| locked.source_of(number));
             let file = match (number, source) {
                 (Some(number), Some(Source::Data(data))) => Some((data, self.file(&mut locked, number, data)?)),
@@ -332,9 +348,9 @@ impl WorkingTree {
 
     /// Allocates, punches or moves bytes as `fallocate(2)` does with `mode`.
     pub async fn allocate(&self, number: Ino, offset: u64, length: u64, mode: i32) -> Result<()> {
-        let guard = self.enter().await?;
+        let guard = self.upper.enter().await?;
         let id = {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             locked.promote(&guard, number)?
         };
         let file = self.own(id).await?;
@@ -346,7 +362,7 @@ impl WorkingTree {
     pub async fn seek(&self, number: Ino, offset: u64, hole: bool) -> Result<Option<u64>> {
         self.complete_number(number).await?;
         let file = {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             // In a sparse copy, missing ranges look like holes.
             locked.complete_data(number).map(|data| self.file(&mut locked, number, data)).transpose()?
         };
@@ -358,7 +374,7 @@ impl WorkingTree {
                 Err(errno) => Err(Error::io("lseek", errno.into())),
             };
         }
-        let size = self.attributes(number).await?.size;
+        let size = self.upper.attributes(number).await?.size;
         Ok((offset < size).then_some(if hole { size } else { offset }))
     }
 }

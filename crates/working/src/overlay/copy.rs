@@ -7,9 +7,10 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use super::content::FileContents;
 use super::content::copy_steps;
 use super::file_origin::FileOrigin;
-use super::{Ino, SharedTreeGuard, WorkingTree};
+use super::{Ino, SharedTreeGuard};
 use crate::scratch::data::copy_range;
 use crate::scratch::journal::fits_in_journal;
 use crate::scratch::record::{Record, Source, Stored, Time};
@@ -40,7 +41,7 @@ enum Rest {
     Bytes(u64, Arc<File>),
 }
 
-impl WorkingTree {
+impl FileContents {
     /// Copies up to `length` bytes from `offset` of `source` on. Returns the number of bytes
     /// copied, 0 at the end of the source.
     pub async fn copy_in<P, R, F>(&self, source: Outside<P, R>, offset: u64, to: (Ino, u64), length: u64) -> Result<u64>
@@ -49,7 +50,7 @@ impl WorkingTree {
         R: Fn(u64, u32) -> F + Send + Sync,
         F: Future<Output = Result<Data>> + Send,
     {
-        let guard = self.enter().await?;
+        let guard = self.upper.enter().await?;
         let Outside { size, payload, read } = source;
         match self.begin_copy(&guard, (size, payload), offset, to, length).await? {
             Rest::Nothing(copied) => Ok(copied),
@@ -61,18 +62,18 @@ impl WorkingTree {
 
     /// Copies up to `length` bytes. Returns the number of bytes copied, 0 at the end of the source.
     pub async fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64> {
-        let guard = self.enter().await?;
+        let guard = self.upper.enter().await?;
         let ((source, offset), (_, at)) = (from, to);
         self.complete_number(source).await?;
-        let size = self.attributes(source).await?.size;
+        let size = self.upper.attributes(source).await?.size;
         let rest = self.begin_copy(&guard, (size, self.payload_of(source)), offset, to, length).await?;
         let (length, into) = match rest {
             Rest::Nothing(copied) => return Ok(copied),
             Rest::Bytes(length, into) => (length, into),
         };
-        let data = self.lock().complete_data(source);
+        let data = self.upper.lock().complete_data(source);
         if let Some(data) = data {
-            let from = self.files().open(data)?;
+            let from = self.upper.files.open(data)?;
             let copy = move || copy_range(&from, offset, &into, at, length);
             return blocking(move || copy().map_err(|e| Error::io("copying in the scratch directory", e))).await;
         }
@@ -103,7 +104,7 @@ impl WorkingTree {
             return Ok(Rest::Nothing(length));
         }
         let id = {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             locked.promote(guard, target)?
         };
         Ok(Rest::Bytes(length, self.own(id).await?))
@@ -113,7 +114,7 @@ impl WorkingTree {
     /// chunk.
     async fn payload_of(&self, number: Ino) -> Result<Option<ChunkPayload>> {
         match self.file_origin(number) {
-            FileOrigin::Base(lower) => self.base().tree.stored(lower).await,
+            FileOrigin::Base(lower) => self.upper.base().tree.stored(lower).await,
             FileOrigin::Stored(payload) => Ok(Some(payload)),
             FileOrigin::Scratch => Ok(None),
         }
@@ -122,13 +123,13 @@ impl WorkingTree {
     /// Makes the empty file `number` a reference to `payload`. Returns false if that is not
     /// possible.
     async fn refer(&self, number: Ino, payload: ChunkPayload) -> Result<bool> {
-        let Some(id) = self.lock().state.by_number(number) else { return Ok(false) };
+        let Some(id) = self.upper.lock().state.by_number(number) else { return Ok(false) };
         // No write may give it bytes meanwhile.
-        let _file_lock = self.file_locks.lock(id).await;
-        let mut locked = self.lock();
+        let _file_lock = self.upper.file_locks.lock(id).await;
+        let mut locked = self.upper.lock();
         let Some(source) = locked.state.get(id).and_then(|inode| inode.source().cloned()) else { return Ok(false) };
         let (is_empty, data) = match source {
-            Source::Data(data) => (self.files().stat(data)?.size == 0, Some(data)),
+            Source::Data(data) => (self.upper.files.stat(data)?.size == 0, Some(data)),
             source => (source.is_empty(), None),
         };
         // A passthrough write would not notice the reference.

@@ -3,30 +3,32 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use super::content::FileContents;
 use super::file_locks::FileLock;
+use super::locked::Locked;
+use super::no_such;
 use super::node::Inode;
-use super::{WorkingTree, no_such};
 use crate::scratch::record::{DataFileId, EntryId, Meta, Record, Source, Time};
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 
-impl WorkingTree {
+impl FileContents {
     /// Copies up inode `id` if needed. Returns its data file, complete and writable.
     pub(super) async fn own(&self, id: EntryId) -> Result<Arc<File>> {
-        if let Some(file) = self.writable_file(&mut self.lock(), id)? {
+        if let Some(file) = self.writable_file(&mut self.upper.lock(), id)? {
             return Ok(file);
         }
-        let file_lock = self.file_locks.lock(id).await;
+        let file_lock = self.upper.file_locks.lock(id).await;
         self.copy_up(&file_lock, u64::MAX).await
     }
 
-    /// Copies up at least the first `keep` bytes, as [`WorkingTree::own`] does for all.
+    /// Copies up at least the first `keep` bytes, as [`FileContents::own`] does for all.
     pub(super) async fn copy_up(&self, file_lock: &FileLock, keep: u64) -> Result<Arc<File>> {
         let id = file_lock.id();
         self.complete_overwrite(file_lock).await?;
-        self.complete_sparse_copy(file_lock).await?;
+        self.sparse.complete_sparse_copy(file_lock).await?;
         let (source, number, data) = {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
             let source = inode.source().cloned();
             let number = inode.number;
@@ -36,7 +38,8 @@ impl WorkingTree {
             let is_backed = locked.open_files.get(&number).is_some_and(|open| open.passthrough_handles > 0);
             let is_lost = match &source {
                 Some(Source::Data(old)) if keep == 0 => {
-                    (locked.journal.durable().has_flush_failed(*old) && !is_backed) || self.files.find(*old)?.is_none()
+                    (locked.journal.durable().has_flush_failed(*old) && !is_backed)
+                        || self.upper.files.find(*old)?.is_none()
                 }
                 _ => false,
             };
@@ -55,20 +58,21 @@ impl WorkingTree {
             }
             (source, number, locked.state.next_data_file())
         };
-        let source = source
-            .ok_or_else(|| Error::new(ErrorKind::IsADirectory, format!("{} is no file", self.describe(number))))?;
+        let source = source.ok_or_else(|| {
+            Error::new(ErrorKind::IsADirectory, format!("{} is no file", self.upper.describe(number)))
+        })?;
         // Copy up does not change the file; the write that follows does. A file whose bytes were
         // removed has no times.
-        let times = self.attributes_of(id).await.map(|attributes| attributes.meta);
-        let brought = self.copy_bytes(id, &source, data, keep).await.context(|| self.describe(number));
+        let times = self.upper.attributes_of(id).await.map(|attributes| attributes.meta);
+        let brought = self.copy_bytes(id, &source, data, keep).await.context(|| self.upper.describe(number));
         if keep > 0 {
             if let Source::Data(old) = &source {
-                self.inherit_flush_failure(*old, data);
+                self.upper.inherit_flush_failure(*old, data);
             }
-            self.write_out_early(data);
+            self.upper.durable.write_out_early(data);
         }
         let brought = self.install_copy(file_lock, (data, brought), &source, times);
-        self.unlink_if_nearly_full().await;
+        self.upper.unlink_if_nearly_full().await;
         brought
     }
 
@@ -82,25 +86,25 @@ impl WorkingTree {
         times: Result<Meta>,
     ) -> Result<Arc<File>> {
         let id = file_lock.id();
-        let mut locked = self.lock();
+        let mut locked = self.upper.lock();
         let number = match locked.state.get(id) {
             Some(inode) => inode.number,
             None => {
-                self.files.remove(data);
+                self.upper.files.remove(data);
                 return Err(no_such(id));
             }
         };
         let at = times.as_ref().map_or_else(|_| Time::now(), |times| times.mtime);
         let moved = Record::SetSource { id, source: Source::Data(data), at };
         let dated = brought.and_then(|file| match &times {
-            Ok(times) => self.files.set_times(data, times.atime, times.mtime).map(|()| file),
+            Ok(times) => self.upper.files.set_times(data, times.atime, times.mtime).map(|()| file),
             Err(_) => Ok(file),
         });
         let file = match dated.and_then(|file| locked.record(moved).map(|()| Arc::new(file))) {
             Ok(file) => file,
             Err(error) => {
                 // On a full disk a partial file would take up needed space.
-                self.files.remove(data);
+                self.upper.files.remove(data);
                 return Err(error);
             }
         };
@@ -116,15 +120,15 @@ impl WorkingTree {
     /// Creates data file `data` from the first `keep` bytes of inode `id`, which are at `source`.
     async fn copy_bytes(&self, id: EntryId, source: &Source, data: DataFileId, keep: u64) -> Result<File> {
         match source {
-            Source::Data(_) if keep == 0 => self.files.create(data),
+            Source::Data(_) if keep == 0 => self.upper.files.create(data),
             Source::Data(old) => {
-                let files = self.files.clone();
-                let old = self.files.open(*old)?;
+                let files = self.upper.files.clone();
+                let old = self.upper.files.open(*old)?;
                 blocking(move || files.copy(&old, data, keep)).await
             }
             _ => {
-                let size = self.attributes_of(id).await?.size;
-                let file = self.files.create(data)?;
+                let size = self.upper.attributes_of(id).await?.size;
+                let file = self.upper.files.create(data)?;
                 self.fetch(id, source, &file, 0..size.min(keep)).await?;
                 Ok(file)
             }
@@ -133,24 +137,32 @@ impl WorkingTree {
 
     /// Cuts inode `id` to `size` bytes, or extends it with zeros.
     pub(super) async fn resize(&self, id: EntryId, size: u64) -> Result<()> {
-        let file_lock = self.file_locks.lock(id).await;
+        let file_lock = self.upper.file_locks.lock(id).await;
         self.complete_overwrite(&file_lock).await?;
         // Most resizes empty a file and need none of its bytes.
-        let is_sparse = self.is_sparse(id) || (size > 0 && self.create_sparse(&file_lock).await?);
+        let is_sparse = self.sparse.is_sparse(id) || (size > 0 && self.sparse.create_sparse(&file_lock).await?);
         let resized = if is_sparse {
-            self.resize_sparse(&file_lock, size).map(drop)
+            self.sparse.resize_sparse(&file_lock, size).map(drop)
         } else {
             self.copy_up(&file_lock, size).await?.set_len(size).map_err(|e| Error::io("resizing", e))
         };
         {
-            let locked = self.lock();
+            let locked = self.upper.lock();
             // There may be no handle whose release would record the change.
             self.record_change(&locked, id);
             if let (0, Some(data)) = (size, locked.state.get(id).and_then(Inode::data_file)) {
                 locked.journal.durable().mark_emptied(data);
             }
         }
-        self.uploads.enqueue_closed(id);
+        self.upper.uploads.enqueue_closed(id);
         resized
+    }
+
+    /// Records that the data file of inode `id`, if it has one, may change from now on, or may have
+    /// changed since the last call.
+    pub(super) fn record_change(&self, locked: &Locked, id: EntryId) {
+        if let Some(data) = locked.state.get(id).and_then(Inode::data_file) {
+            self.upper.uploads.forget(data);
+        }
     }
 }

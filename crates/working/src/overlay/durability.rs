@@ -1,25 +1,18 @@
 //! The order in which changes of a working tree reach the disk ([`crate::scratch::durable`]).
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::WorkingTree;
 use super::locked::records;
+use super::upper::Upper;
 use crate::scratch::data::FLUSH_FAILED;
 #[cfg(doc)]
 use crate::scratch::durable::Durable;
 use crate::scratch::record::{Body, DataFileId, Record, Source};
 use crate::scratch::{compaction, salvage};
+use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::Result;
 
-impl WorkingTree {
-    /// Ensures that data file `data`, whose bytes are about to replace other bytes, reaches the
-    /// disk before the journal's line. The caller must hold no lock.
-    pub(super) fn write_out_early(&self, data: DataFileId) {
-        let durable = Arc::clone(self.lock().journal.durable());
-        durable.write_out_early(data);
-    }
-
+impl Upper {
     /// Unlinks retired data files at once if the disk is nearly full.
     pub(super) async fn unlink_if_nearly_full(&self) {
         if std::mem::take(&mut self.lock().is_nearly_full)
@@ -43,50 +36,27 @@ impl WorkingTree {
     /// Makes all changes of names durable, and the bytes that ext4 would flush with them: those
     /// that replaced other bytes.
     pub async fn make_durable(&self) -> Result<()> {
-        self.sync(None).await
+        let durable = Arc::clone(&self.durable);
+        blocking(move || durable.flush()).await
     }
 
     /// Fails if data files have bytes that could not be written to the disk since the last call
     /// ([`Durable::check`]). May block.
     pub fn check_disk(&self, is_explained: bool) -> Result<()> {
-        let (durable, has_data) = {
-            let locked = self.lock();
-            (Arc::clone(locked.journal.durable()), !locked.state.data_files().is_empty())
-        };
-        if has_data { durable.check(is_explained) } else { Ok(()) }
-    }
-
-    /// Returns the data files with bytes that could not be written to the disk.
-    pub fn flush_failures(&self) -> HashSet<DataFileId> {
-        self.lock().journal.durable().flush_failures()
-    }
-
-    /// Returns true if the journal could not be flushed and was not written anew since: a power cut
-    /// may undo the last changes.
-    pub fn is_unflushed(&self) -> bool {
-        self.lock().journal.durable().needs_rewrite()
-    }
-
-    /// Records that data file `data` has bytes that could not be written to the disk.
-    pub fn mark_flush_failed(&self, data: DataFileId) {
-        self.lock().journal.durable().mark_flush_failed(data);
-    }
-
-    /// Returns true if data file `data` has bytes that could not be written to the disk.
-    pub(super) fn has_flush_failed(&self, data: DataFileId) -> bool {
-        self.lock().journal.durable().has_flush_failed(data)
+        let has_data = !self.lock().state.data_files().is_empty();
+        if has_data { self.durable.check(is_explained) } else { Ok(()) }
     }
 
     /// Marks data file `copy` if it was copied from a marked one.
     pub(super) fn inherit_flush_failure(&self, original: DataFileId, copy: DataFileId) {
-        if self.has_flush_failed(original) {
-            self.mark_flush_failed(copy);
+        if self.durable.has_flush_failed(original) {
+            self.durable.mark_flush_failed(copy);
         }
     }
 
     /// Logs the paths of files that could not be flushed since the last call.
     fn report_flush_failures(&self) {
-        let failed = self.lock().journal.durable().take_unreported();
+        let failed = self.durable.take_unreported();
         if failed.is_empty() {
             return;
         }
@@ -131,7 +101,7 @@ impl WorkingTree {
             format!(
                 "the machine went down: the bytes of {} files that had no durable name are in {}",
                 self.salvaged,
-                self.scratch.path().join(salvage::FOLDER).display()
+                self.scratch().path().join(salvage::FOLDER).display()
             )
         })
     }

@@ -1,6 +1,7 @@
 //! Origin of the bytes of a file in a working tree.
 
-use super::{Ino, WorkingTree};
+use super::Ino;
+use super::content::FileContents;
 use crate::scratch::record::Source;
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
 
@@ -15,10 +16,10 @@ pub enum FileOrigin {
     Scratch,
 }
 
-impl WorkingTree {
+impl FileContents {
     /// Returns the origin of the bytes of file `number`; a directory of the base is of the base.
     pub fn file_origin(&self, number: Ino) -> FileOrigin {
-        let locked = self.lock();
+        let locked = self.upper.lock();
         let base = &locked.base;
         match locked.state.by_number(number).and_then(|id| locked.state.get(id)) {
             None => FileOrigin::Base(number.0),
@@ -32,7 +33,7 @@ impl WorkingTree {
 
     /// Returns the number of the base's file that `number` is or replaces; none for a new file.
     pub fn base_number(&self, number: Ino) -> Option<u64> {
-        let locked = self.lock();
+        let locked = self.upper.lock();
         let base = &locked.base;
         match locked.state.by_number(number).and_then(|id| locked.state.get(id)) {
             None => Some(number.0),

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use super::Base;
+use super::content::FileContents;
 use super::node::{Directory, RestoredNode};
 use super::state::State;
-use super::{Base, WorkingTree};
+use super::upper::Upper;
 use crate::scratch::data::Stat;
 use crate::scratch::record::{Body, DataFileId, EntryId, Name, ROOT, Source};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
@@ -96,17 +98,17 @@ pub trait Contents: Send + Sync {
 }
 
 #[async_trait]
-impl Contents for WorkingTree {
+impl Contents for FileContents {
     fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>> {
-        Ok(self.files().find(data)?.map(|stat| self.chunk_file(data, &stat)))
+        Ok(self.upper.files.find(data)?.map(|stat| self.chunk_file(data, &stat)))
     }
 
     fn has_flush_failed(&self, data: DataFileId) -> bool {
-        WorkingTree::has_flush_failed(self, data)
+        self.upper.durable.has_flush_failed(data)
     }
 
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
-        WorkingTree::whole(self, file, limit).await
+        self.whole_over(&self.upper.base(), file, limit).await
     }
 }
 
@@ -169,17 +171,12 @@ impl Frozen {
     }
 }
 
-impl WorkingTree {
-    /// Reads all bytes of `file`; fails if there are more than `limit`.
-    pub async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
-        self.whole_over(&self.base(), file, limit).await
-    }
-
-    /// Reads all bytes of `file` over `base`, as [`WorkingTree::whole`] does.
+impl FileContents {
+    /// Reads all bytes of `file` over `base`, as [`Contents::whole`] does.
     pub(super) async fn whole_over(&self, base: &Base, file: &FrozenFile, limit: u64) -> Result<Bytes> {
         let number = file.lower.as_ref().map(|place| base.tree.table().inode(place));
         let size = match (&file.source, number) {
-            (Source::Data(data), _) => self.files.stat(*data)?.size,
+            (Source::Data(data), _) => self.upper.files.stat(*data)?.size,
             (Source::Stored(stored), _) => stored.0.length(),
             (Source::Lower, Some(number)) => base.tree.attributes(number).await?.size,
             (Source::Lower, None) => 0,
@@ -194,7 +191,7 @@ impl WorkingTree {
             let left = size - bytes.len() as u64;
             let left = u32::try_from(left.min(STEP)).unwrap_or(u32::MAX);
             let part = match (&file.source, number) {
-                (Source::Data(data), _) => Data::Bytes(self.read_data(file.id, *data, at, left).await?),
+                (Source::Data(data), _) => Data::Bytes(self.sparse.read_data(file.id, *data, at, left).await?),
                 (Source::Stored(stored), _) => base.tree.read_stored(&stored.0, at, left).await?,
                 (Source::Lower, Some(number)) => base.tree.read(number, at, left).await?,
                 (Source::Lower, None) => break,
@@ -209,10 +206,12 @@ impl WorkingTree {
 
     /// Returns data file `data` as a file that a commit may store.
     pub(super) fn chunk_file(&self, data: DataFileId, stat: &Stat) -> ChunkFile {
-        let directory = Arc::clone(self.files().directory());
+        let directory = Arc::clone(self.upper.files.directory());
         ChunkFile { directory, name: data.file_name(), length: stat.size, can_link: true }
     }
+}
 
+impl Upper {
     /// Copies the present changes. Writes in progress must have been completed, or kept out.
     pub fn freeze(&self) -> Frozen {
         let locked = self.lock();

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::WorkingTree;
+use super::upper::Upper;
 use icechunkfs_base::metrics::Gauge;
 
 /// Age from which on the bytes of the scratch directory are counted again: each file costs a
@@ -16,7 +16,7 @@ const BLOCK: u64 = 512;
 /// Bytes of the scratch directory, and the time at which they were counted.
 pub(super) type CountedBytes = Option<(Instant, u64)>;
 
-impl WorkingTree {
+impl Upper {
     /// Returns the current values. May block on the scratch directory's disk.
     pub fn gauges(&self) -> Vec<Gauge> {
         let gauge = |name, help, value| Gauge { name, help, value };

@@ -4,19 +4,22 @@
 //! file have one backing. If a commit or a refresh moves the bytes elsewhere, the file keeps the
 //! old backing until its last passthrough handle is closed.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
+use super::content::FileContents;
 use super::kernel_view::{Admission, Opening};
 use super::node::Inode;
 use super::opens::{HandleKind, Open, add_handle, remove_handle};
 use super::rebase::open_readers;
-use super::{Ino, Locked, WorkingTree, gone, no_such};
+use super::upper::Upper;
+use super::{Ino, Locked, gone, no_such};
 use crate::scratch::data::Files;
-use crate::scratch::record::{EntryId, Source};
+use crate::scratch::record::{DataFileId, EntryId, Source};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 
 /// Options of an open.
@@ -46,14 +49,36 @@ pub struct Opened {
     pub in_scratch: bool,
 }
 
-impl WorkingTree {
-    /// Opens inode `number`. Every success needs a [`WorkingTree::release`].
+/// Handles of open files.
+#[derive(Debug)]
+pub struct Handles {
+    pub(super) upper: Arc<Upper>,
+    pub(super) contents: Arc<FileContents>,
+    /// True while a commit may link data files: no further file is opened for passthrough.
+    linking: AtomicBool,
+    /// True if the kernel got a data file for passthrough writing since the mount began.
+    passthrough_used: AtomicBool,
+}
+
+impl Handles {
+    pub(super) fn new(contents: &Arc<FileContents>) -> Self {
+        Handles {
+            upper: Arc::clone(&contents.upper),
+            contents: Arc::clone(contents),
+            linking: AtomicBool::new(false),
+            passthrough_used: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Handles {
+    /// Opens inode `number`. Every success needs a [`Handles::release`].
     ///
     /// Waits for the end of a move that is being told to the kernel.
     pub async fn open_file(&self, number: Ino, options: OpenOptions) -> Result<Opened> {
         let mut is_patient = true;
         let mut deadline = None;
-        let since = self.moment();
+        let since = self.upper.moment();
         self.refuse_gone(number, false).await?;
         loop {
             let opening = Opening { number, since, has_waited: deadline.is_some(), is_patient, writes: options.write };
@@ -61,7 +86,7 @@ impl WorkingTree {
                 Ok(opened) => return Ok(opened),
                 Err(held) => {
                     let deadline = *deadline.get_or_insert_with(open_readers::deadline);
-                    is_patient = WorkingTree::wait_for_admission(held, deadline).await;
+                    is_patient = open_readers::wait_for_admission(held, deadline).await;
                 }
             }
             self.refuse_gone(number, true).await?;
@@ -76,7 +101,7 @@ impl WorkingTree {
     ) -> Result<std::result::Result<Opened, watch::Receiver<()>>> {
         let number = opening.number;
         if !options.write {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             if let Admission::Later(held) = locked.kernel.may_open(opening)? {
                 return Ok(Err(held));
             }
@@ -87,9 +112,9 @@ impl WorkingTree {
             }
             return self.opened(&mut locked, number, source, options).map(Ok);
         }
-        let guard = self.enter().await?;
+        let guard = self.upper.enter().await?;
         let id = {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             if let Admission::Later(held) = locked.kernel.may_open(opening)? {
                 return Ok(Err(held));
             }
@@ -103,23 +128,23 @@ impl WorkingTree {
             locked.refuse_other_file(number)?;
             let id = locked.promote(&guard, number)?;
             add_handle(&mut locked.open_files, number, true);
-            self.record_change(&locked, id);
+            self.contents.record_change(&locked, id);
             id
         };
         let prepared = async {
             if options.truncate {
-                self.resize(id, 0).await?;
-            } else if options.passthrough && self.has_data(id) && !self.is_sparse(id) {
+                self.contents.resize(id, 0).await?;
+            } else if options.passthrough && self.has_data(id) && !self.contents.sparse.is_sparse(id) {
                 // Bytes that are only in the repository are copied up by the first write.
-                self.own(id).await?;
+                self.contents.own(id).await?;
             }
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             let source = locked.state.get(id).and_then(|inode| inode.source().cloned());
             self.opened(&mut locked, number, source, options)
         };
         let opened = prepared.await;
         // The handle was counted first so that a commit sees it, and again on success.
-        remove_handle(&mut self.lock().open_files, number, HandleKind { writes: true, ..HandleKind::default() });
+        remove_handle(&mut self.upper.lock().open_files, number, HandleKind { writes: true, ..HandleKind::default() });
         opened.map(Ok)
     }
 
@@ -168,13 +193,13 @@ impl WorkingTree {
             // The kernel would not ask for bytes of a file that has none, as one seems to have
             // whose data file was removed.
             if open.file.is_none() && !options.truncate {
-                self.files.stat(*data)?;
+                self.upper.files.stat(*data)?;
             }
             return Ok(None);
         }
         let file = match &open.file {
             Some(file) => Arc::clone(file),
-            None => Arc::new(self.files.open(*data)?),
+            None => Arc::new(self.upper.files.open(*data)?),
         };
         // A write replaces a file that is in the repository too by a copy, which is impossible for
         // a backing.
@@ -188,18 +213,18 @@ impl WorkingTree {
     /// Returns true if the bytes of inode `id` are in a data file, even one that only passthrough
     /// handles still read.
     fn has_data(&self, id: EntryId) -> bool {
-        let locked = self.lock();
+        let locked = self.upper.lock();
         let Some(inode) = locked.state.get(id) else { return false };
         let read_on = locked.open_files.get(&inode.number).is_some_and(|open| open.backing.is_some());
         read_on || inode.data_file().is_some()
     }
 
-    /// Returns the data file for passthrough to a file that [`WorkingTree::create`] has just
+    /// Returns the data file for passthrough to a file that [`Namespace::create`] has just
     /// created and opened.
     pub fn open_passthrough(&self, number: Ino) -> Result<Arc<File>> {
-        let mut locked = self.lock();
+        let mut locked = self.upper.lock();
         let Some(Source::Data(data)) = locked.source_of(number) else { return Err(no_such(number)) };
-        let file = Arc::new(self.files().open(data)?);
+        let file = Arc::new(self.upper.files.open(data)?);
         self.passthrough_used.store(true, Ordering::Release);
         locked.open_files.get_mut(&number).ok_or_else(|| no_such(number))?.add_passthrough(data, &file);
         Ok(file)
@@ -207,16 +232,16 @@ impl WorkingTree {
 
     /// Undoes passthrough for a handle whose backing the kernel did not take.
     pub fn cancel_passthrough(&self, number: Ino) {
-        if let Some(open) = self.lock().open_files.get_mut(&number) {
+        if let Some(open) = self.upper.lock().open_files.get_mut(&number) {
             open.cancel_passthrough();
         }
     }
 
     /// Closes one handle of inode `number`.
     pub async fn release(&self, number: Ino, kind: HandleKind) -> Result<()> {
-        let completed = if kind.writes { self.complete_number(number).await } else { Ok(()) };
+        let completed = if kind.writes { self.contents.complete_number(number).await } else { Ok(()) };
         let written = self.release_handle(number, kind);
-        self.unlink_if_nearly_full().await;
+        self.upper.unlink_if_nearly_full().await;
         if let Some(file) = written {
             Files::begin_flushing(file);
         }
@@ -225,7 +250,7 @@ impl WorkingTree {
 
     /// Removes one handle. Returns the data file if the handle could write.
     fn release_handle(&self, number: Ino, kind: HandleKind) -> Option<Arc<File>> {
-        let mut locked = self.lock();
+        let mut locked = self.upper.lock();
         let written = locked.open_files.get(&number).filter(|_| kind.writes).and_then(|open| open.file.clone());
         let id = locked.state.by_number(number);
         if kind.backed
@@ -249,9 +274,9 @@ impl WorkingTree {
             open.file = None;
         }
         if let Some(id) = id.filter(|_| kind.writes) {
-            self.record_change(&locked, id);
+            self.contents.record_change(&locked, id);
             if locked.open_files.get(&number).is_none_or(|open| open.writers == 0) {
-                self.uploads.enqueue_closed(id);
+                self.upper.uploads.enqueue_closed(id);
             }
             if let Some(data) = locked.state.get(id).and_then(Inode::data_file) {
                 locked.journal.durable().mark_closed(data);
@@ -264,11 +289,45 @@ impl WorkingTree {
         written.filter(|_| !deleted)
     }
 
-    /// Records that the data file of inode `id`, if it has one, may change from now on, or may have
-    /// changed since the last call.
-    pub(super) fn record_change(&self, locked: &Locked, id: EntryId) {
-        if let Some(data) = locked.state.get(id).and_then(Inode::data_file) {
-            self.uploads.forget(data);
+    /// Refuses file `number`, which a program opens while the tree moves or after it has waited for
+    /// that, if only the base before had it: the kernel then looks the name up again.
+    pub(in super::super) async fn refuse_gone(&self, number: Ino, has_waited: bool) -> Result<()> {
+        if !number.is_of_base() || !(has_waited || self.upper.moves.is_settling()) {
+            return Ok(());
         }
+        let (base, is_upper) = {
+            let locked = self.upper.lock();
+            (Arc::clone(&locked.base), locked.state.by_number(number).is_some())
+        };
+        let is_there = match base.tree.table().place(number.0) {
+            _ if is_upper => true,
+            // If it cannot be found out, reading it tells.
+            Some(place) => base.tree.has(&place).await.unwrap_or(true),
+            None => false,
+        };
+        if is_there { Ok(()) } else { Err(gone(number)) }
+    }
+
+    /// Sets whether data files may be linked into the repository: no further file is then opened
+    /// for passthrough.
+    pub fn set_linking(&self, linking: bool) {
+        self.linking.store(linking, Ordering::Release);
+    }
+
+    /// Returns true if the kernel may write, or may have written, to data files by passthrough.
+    pub fn was_passthrough_used(&self) -> bool {
+        self.passthrough_used.load(Ordering::Acquire)
+    }
+
+    /// Returns true if any file is open for writing.
+    pub fn any_open_for_writing(&self) -> bool {
+        self.upper.lock().open_files.values().any(|open| open.writers > 0)
+    }
+
+    /// Returns the data files that passthrough handles use at the moment.
+    pub fn passthrough_data(&self) -> HashSet<DataFileId> {
+        let locked = self.upper.lock();
+        let open = locked.open_files.iter().filter(|(_, open)| open.passthrough_handles > 0);
+        open.filter_map(|(number, _)| locked.state.get(locked.state.by_number(*number)?)?.data_file()).collect()
     }
 }

@@ -9,8 +9,9 @@
 
 use std::sync::Arc;
 
+use super::Ino;
 use super::attributes::Attributes;
-use super::{Ino, WorkingTree};
+use super::namespace::Namespace;
 use crate::scratch::record::{EntryId, Name, ROOT, Source};
 use icechunkfs_base::error::Result;
 use icechunkfs_tree::tree;
@@ -43,10 +44,10 @@ impl<'a> Listed<'a> {
     }
 }
 
-impl WorkingTree {
+impl Namespace {
     /// Returns an upper bound for the entries that a listing beginning now may show.
     pub fn listing_limit(&self) -> u64 {
-        self.lock().state.take_next()
+        self.upper.lock().state.take_next()
     }
 
     /// Passes the entries of directory `number` after `offset` and before `limit` to `sink`, until
@@ -66,7 +67,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Lists as [`WorkingTree::list`] does, until the tree moves: then it returns the offset from
+    /// Lists as [`Namespace::list`] does, until the tree moves: then it returns the offset from
     /// which the rest has to be listed.
     async fn list_of_one_state(
         &self,
@@ -76,12 +77,12 @@ impl WorkingTree {
         extent: Extent,
         sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
     ) -> Result<Option<u64>> {
-        let moment = self.moment();
+        let moment = self.upper.moment();
         // Lengths of the one base must not come with names of the other.
         let mut taken = offset;
         let mut has_moved = false;
         let (base, has_open, upper) = {
-            let locked = self.lock();
+            let locked = self.upper.lock();
             let upper = locked.state.by_number(number).and_then(|id| {
                 let inode = locked.state.get(id).filter(|inode| inode.is_directory())?;
                 let parent = inode.names.first().map_or(ROOT, |(parent, _)| *parent);
@@ -94,8 +95,8 @@ impl WorkingTree {
         // those of another file by this number, which a program has open; to look up the name is
         // refused then.
         let of_base = |entry: &Entry<'_>| {
-            let other = if has_open { self.lock().other_file(Ino(entry.attributes.inode)) } else { None };
-            match other.and_then(|id| self.listed_attributes_now(id)) {
+            let other = if has_open { self.upper.lock().other_file(Ino(entry.attributes.inode)) } else { None };
+            match other.and_then(|id| self.upper.listed_attributes_now(id)) {
                 Some((attributes, _)) => (attributes, false),
                 None => (base.attributes(entry.attributes), entry.is_sized),
             }
@@ -103,7 +104,7 @@ impl WorkingTree {
         let Some((id, lower, own, parent)) = upper else {
             let mut forward = |entry: Entry<'_>| {
                 let (attributes, is_sized) = of_base(&entry);
-                has_moved = self.moment() != moment;
+                has_moved = self.upper.moment() != moment;
                 let is_taken = !has_moved
                     && sink(Listed { is_sized, ..Listed::new(entry.name.as_bytes(), attributes, entry.offset) });
                 taken = if is_taken { entry.offset } else { taken };
@@ -127,7 +128,7 @@ impl WorkingTree {
                     return true;
                 }
                 let name = Name::new(entry.name.as_bytes());
-                let own = self.lock().state.get(id).and_then(|inode| inode.directory()?.get(&name));
+                let own = self.upper.lock().state.get(id).and_then(|inode| inode.directory()?.get(&name));
                 let found = match own {
                     None => Some(of_base(&entry)),
                     // Replaced since the listing began: not among the entries that follow, which
@@ -136,7 +137,7 @@ impl WorkingTree {
                     Some(own) if own.order >= limit => own.id.and_then(|id| self.listed_in_place(id, &entry)),
                     Some(_) => None,
                 };
-                has_moved = self.moment() != moment;
+                has_moved = self.upper.moment() != moment;
                 if has_moved {
                     return false;
                 }
@@ -158,7 +159,7 @@ impl WorkingTree {
         loop {
             // One page at a time, because attributes may have to be waited for.
             let page: Vec<(u64, Name, EntryId)> = {
-                let locked = self.lock();
+                let locked = self.upper.lock();
                 let directory = locked.state.get(id).and_then(super::node::Inode::directory);
                 let entries = directory.into_iter().flat_map(|directory| directory.from(from));
                 let entries = entries.take_while(|(order, ..)| *order < limit).take(256);
@@ -169,7 +170,7 @@ impl WorkingTree {
             for (order, name, id) in page {
                 // None if the entry was removed meanwhile. One whose size cannot be found out is
                 // listed all the same: it is in the tree.
-                let Some((attributes, is_sized)) = self.listed_attributes(id).await else { continue };
+                let Some((attributes, is_sized)) = self.upper.listed_attributes(id).await else { continue };
                 if !sink(Listed { is_sized, ..Listed::new(&name.0, attributes, UPPER_OFFSET + order) }) {
                     return Ok(None);
                 }
@@ -178,14 +179,14 @@ impl WorkingTree {
     }
 }
 
-impl WorkingTree {
+impl Namespace {
     /// Returns the attributes of `id`, which is listed in the place of `entry` of the base, and
     /// whether the size is known. A file with the bytes of the base has the entry's size: the
     /// kernel would cut what programs have open and mapped if it was told another one.
     fn listed_in_place(&self, id: EntryId, entry: &Entry<'_>) -> Option<(Attributes, bool)> {
-        let (attributes, is_sized) = self.listed_attributes_now(id)?;
+        let (attributes, is_sized) = self.upper.listed_attributes_now(id)?;
         let is_entry = || {
-            let locked = self.lock();
+            let locked = self.upper.lock();
             let inode = locked.state.get(id).filter(|inode| inode.source() == Some(&Source::Lower));
             inode.is_some_and(|inode| inode.lower_number == Some(Ino(entry.attributes.inode)))
         };

@@ -15,7 +15,7 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_tree::tree::nodes::TreePlace;
 
-/// State guarded by the lock `inner` of a [`super::WorkingTree`].
+/// State guarded by the lock `inner` of a [`super::upper::Upper`].
 #[derive(Debug)]
 pub(super) struct Locked {
     pub(super) state: State,

@@ -4,11 +4,14 @@
 //! in one step: one line of the journal. The kernel keeps two operations on one name from running
 //! at the same time.
 
+use std::sync::Arc;
+
 use super::attributes::Attributes;
 use super::node::{Directory, Inode};
 use super::opens::add_handle;
 use super::replace::SharedTreeGuard;
-use super::{Ino, Locked, Lookup, WorkingTree, generations, gone, no_such, not_a_directory};
+use super::upper::Upper;
+use super::{Ino, Locked, Lookup, generations, gone, no_such, not_a_directory};
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_tree::tree;
@@ -46,14 +49,26 @@ pub enum RenameMode {
     Exchange,
 }
 
-impl WorkingTree {
+/// Names: creating, removing, moving, finding and listing them.
+#[derive(Debug)]
+pub struct Namespace {
+    pub(super) upper: Arc<Upper>,
+}
+
+impl Namespace {
+    pub(super) fn new(upper: &Arc<Upper>) -> Self {
+        Namespace { upper: Arc::clone(upper) }
+    }
+}
+
+impl Namespace {
     /// Creates an inode from `new` as `name` in directory `parent`; a regular file that is to be
     /// `open` is opened for writing.
     pub async fn create(&self, parent: Ino, name: Name, new: CreateAttrs, open: bool) -> Result<Attributes> {
-        let guard = self.enter().await?;
+        let guard = self.upper.enter().await?;
         let id = self.create_inode(&guard, parent, name, new).await?;
-        let attributes = self.attributes_of(id).await?;
-        let mut locked = self.lock();
+        let attributes = self.upper.attributes_of(id).await?;
+        let mut locked = self.upper.lock();
         locked.state.increment_lookups(id);
         if open {
             add_handle(&mut locked.open_files, attributes.number, true);
@@ -71,7 +86,7 @@ impl WorkingTree {
         if self.find(parent, &name).await?.is_some() {
             return Err(exists(&name));
         }
-        let mut locked = self.lock();
+        let mut locked = self.upper.lock();
         let parent = locked.promote(guard, parent)?;
         let directory = locked.living_directory(parent)?;
         let set_group = u32::from(directory.mode) & libc::S_ISGID != 0;
@@ -90,7 +105,7 @@ impl WorkingTree {
             libc::S_IFREG | 0 if new.without_data => Body::File(Source::empty()),
             libc::S_IFREG | 0 => {
                 // The first data file of an inode has its number.
-                self.files().create(DataFileId(id.0))?;
+                self.upper.files.create(DataFileId(id.0))?;
                 Body::File(Source::Data(DataFileId(id.0)))
             }
             kind => Body::Special { kind, rdev: new.rdev },
@@ -98,19 +113,19 @@ impl WorkingTree {
         let has_data = matches!(body, Body::File(Source::Data(_)));
         let recorded = locked.record(Record::Create { parent, name, id, meta, body });
         if recorded.is_err() && has_data {
-            self.files().remove(DataFileId(id.0));
+            self.upper.files.remove(DataFileId(id.0));
         }
         recorded.map(|()| id)
     }
 
     /// Gives file `number` an additional name.
     pub async fn link(&self, number: Ino, parent: Ino, name: Name) -> Result<Attributes> {
-        let guard = self.enter().await?;
+        let guard = self.upper.enter().await?;
         if self.find(parent, &name).await?.is_some() {
             return Err(exists(&name));
         }
         let id = {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             locked.kernel.may_change(number)?;
             let id = locked.promote(&guard, number)?;
             let inode = locked.state.get(id).ok_or_else(|| no_such(number))?;
@@ -127,43 +142,43 @@ impl WorkingTree {
             let parent = locked.promote(&guard, parent)?;
             locked.living_directory(parent)?;
             locked.record(Record::Link { parent, name, id, at: Time::now() })?;
-            self.uploads().enqueue_closed(id);
+            self.upper.uploads.enqueue_closed(id);
             id
         };
-        self.lock().state.increment_lookups(id);
-        self.attributes_of(id).await
+        self.upper.lock().state.increment_lookups(id);
+        self.upper.attributes_of(id).await
     }
 
     /// Removes `name` of directory `parent`: an empty directory if `is_directory`, otherwise a
     /// file.
     pub async fn remove(&self, parent: Ino, name: Name, is_directory: bool) -> Result<()> {
-        let guard = self.enter().await?;
+        let guard = self.upper.enter().await?;
         let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
         self.check_removable(&found, &name, is_directory).await?;
         let hide = self.lower_shows(parent, &name).await?;
         {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             locked.journal.set_frees_space(true);
             let removed = locked.remove_found(&guard, parent, name, found, hide);
             locked.journal.set_frees_space(false);
             removed?;
         }
-        self.unlink_if_nearly_full().await;
+        self.upper.unlink_if_nearly_full().await;
         Ok(())
     }
 
     fn is_directory(&self, found: &Lookup) -> bool {
         match found {
-            Lookup::Upper(id) => self.lock().state.get(*id).is_some_and(Inode::is_directory),
-            Lookup::Lower(place, _) => self.base().tree.is_directory_place(place),
+            Lookup::Upper(id) => self.upper.lock().state.get(*id).is_some_and(Inode::is_directory),
+            Lookup::Lower(place, _) => self.upper.base().tree.is_directory_place(place),
         }
     }
 
     /// Returns true if the base has an entry `name` in directory `parent`, hidden or not.
     async fn lower_shows(&self, parent: Ino, name: &Name) -> Result<bool> {
-        let base = self.base();
+        let base = self.upper.base();
         let lower = {
-            let locked = self.lock();
+            let locked = self.upper.lock();
             match locked.state.by_number(parent).and_then(|id| locked.state.get(id)) {
                 Some(inode) => inode.lower.as_ref().map(|place| base.tree.table().inode(place)),
                 None => Some(parent.0),
@@ -187,11 +202,11 @@ impl WorkingTree {
 
     async fn check_empty(&self, found: &Lookup, name: &Name) -> Result<()> {
         let not_empty = || Error::new(ErrorKind::NotEmpty, format!("directory `{name}` is not empty"));
-        let base = self.base();
+        let base = self.upper.base();
         let (lower, id) = match found {
             Lookup::Lower(place, _) => (Some(base.tree.table().inode(place)), None),
             Lookup::Upper(id) => {
-                let locked = self.lock();
+                let locked = self.upper.lock();
                 let inode = locked.state.get(*id).ok_or_else(|| no_such(*id))?;
                 if inode.directory().is_some_and(Directory::has_visible_entries) {
                     return Err(not_empty());
@@ -206,7 +221,7 @@ impl WorkingTree {
                 return true;
             }
             let name = Name::new(entry.name.as_bytes());
-            let locked = self.lock();
+            let locked = self.upper.lock();
             let hidden = id.and_then(|id| locked.state.get(id)?.directory()?.get(&name)).is_some();
             shown = !hidden;
             hidden
@@ -224,7 +239,7 @@ impl WorkingTree {
         new_name: Name,
         how: RenameMode,
     ) -> Result<()> {
-        let guard = self.enter().await?;
+        let guard = self.upper.enter().await?;
         let source = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
         let target = self.find(new_parent, &new_name).await?;
         self.refuse_unknown(&source)?;
@@ -243,12 +258,13 @@ impl WorkingTree {
             _ => {}
         }
         let hide = self.lower_shows(parent, &name).await?;
-        let replaces = if target.is_some() && how == RenameMode::Replace { self.lock().data_of(&source) } else { None };
+        let replaces =
+            if target.is_some() && how == RenameMode::Replace { self.upper.lock().data_of(&source) } else { None };
         if let Some(data) = replaces {
-            self.write_out_early(data);
+            self.upper.durable.write_out_early(data);
         }
         self.rename_found(&guard, (parent, name, source), (new_parent, new_name, target), how, hide, replaces)?;
-        self.unlink_if_nearly_full().await;
+        self.upper.unlink_if_nearly_full().await;
         Ok(())
     }
 
@@ -257,7 +273,7 @@ impl WorkingTree {
     /// again.
     fn refuse_unknown(&self, found: &Lookup) -> Result<()> {
         let Lookup::Upper(id) = found else { return Ok(()) };
-        let locked = self.lock();
+        let locked = self.upper.lock();
         match locked.state.get(*id) {
             Some(inode) if !inode.number.is_of_base() && inode.lookup_count == 0 => Err(gone(inode.number)),
             _ => Ok(()),
@@ -274,7 +290,7 @@ impl WorkingTree {
         hide: bool,
         replaces: Option<DataFileId>,
     ) -> Result<()> {
-        let mut locked = self.lock();
+        let mut locked = self.upper.lock();
         let id = locked.promote_found(guard, &source)?;
         let replaced = match &target {
             Some(Lookup::Upper(id)) => Some(*id),
@@ -299,9 +315,9 @@ impl WorkingTree {
         directory.into_iter().for_each(generations::removed);
         for id in std::iter::once(id).chain(replaced.filter(|_| exchange)) {
             if locked.state.get(id).is_some_and(Inode::is_directory) {
-                self.uploads().requeue_set_aside()
+                self.upper.uploads.requeue_set_aside()
             } else {
-                self.uploads().enqueue_closed(id)
+                self.upper.uploads.enqueue_closed(id)
             }
         }
         if let Some(id) = replaced.filter(|_| !exchange) {

@@ -10,12 +10,13 @@ use super::discard::Discard;
 use super::invalidation::Invalidation;
 use super::node::Inode;
 use super::rebase::Candidate;
+use super::rebase::TreeMoves;
 use super::returned::Returned;
 use super::state::State;
-use super::{Base, Ino, WorkingTree};
-use crate::scratch::record::{Body, DataFileId, EntryId, Name, Record, Source};
+use super::{Base, Ino};
+use crate::scratch::record::{Body, DataFileId, EntryId, Name, Source};
 use icechunkfs_base::error::Result;
-use icechunkfs_format::format::ids::{NodeId, ObjectId};
+use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::zarr::is_prefix_in_grid;
 use icechunkfs_repo::reader::Reader;
@@ -25,7 +26,7 @@ use icechunkfs_tree::tree::nodes::{NodeIds, NodeIndex, NodeTable, TreePlace};
 /// Exclusive access to the working tree: no operation changes it while this is held.
 #[derive(Debug)]
 pub struct TreeGuard<'a> {
-    _lock: RwLockWriteGuard<'a, ()>,
+    pub(super) _lock: RwLockWriteGuard<'a, ()>,
 }
 
 /// Shared access to the working tree: operations change it, and nothing replaces it while this is
@@ -55,28 +56,12 @@ impl TreeAccess for SharedTreeGuard<'_> {
     }
 }
 
-impl WorkingTree {
-    /// Waits for operations that change the tree to end, and keeps new ones out.
-    pub async fn quiesce(&self) -> TreeGuard<'_> {
-        TreeGuard { _lock: self.tree_lock.write().await }
-    }
-
+impl TreeMoves {
     /// Creates a tree of `snapshot`, with inode numbers that continue those that the kernel knows.
     pub fn tree_of(&self, snapshot: Arc<Snapshot>, reader: Arc<Reader>) -> Result<Arc<Tree>> {
-        let before = Arc::clone(&self.base().tree);
+        let before = Arc::clone(&self.upper.base().tree);
         let table = NodeTable::build_after(&snapshot, &mut self.numbering.lock(), (before.snapshot(), before.table()))?;
         Ok(Arc::new(Tree::new(snapshot, table, reader)))
-    }
-
-    /// Records, durably, that a commit is about to publish `snapshot`, unless bytes that it stored
-    /// could not be written to the disk.
-    pub fn about_to_publish(&self, snapshot: ObjectId) -> Result<()> {
-        self.check_disk(false)?;
-        let mut locked = self.lock();
-        locked.record(Record::Publishing { snapshot: snapshot.to_string() })?;
-        let durable = Arc::clone(locked.journal.durable());
-        drop(locked);
-        durable.flush()
     }
 
     /// Copies up all bytes that only the base has and no commit will keep: untracked files and
@@ -89,10 +74,10 @@ impl WorkingTree {
         untracked: &HashSet<(EntryId, Name)>,
         foreign: &[TreePlace],
     ) -> Result<bool> {
-        let base = self.base();
+        let base = self.upper.base();
         let mut wanted: Vec<EntryId> = Vec::new();
         {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             for place in foreign {
                 wanted.push(locked.promote_at(guard, place)?);
             }
@@ -109,10 +94,10 @@ impl WorkingTree {
         }
         let is_needed = !wanted.is_empty();
         for id in wanted {
-            let owned = self.own(id).await;
+            let owned = self.contents.own(id).await;
             // A file without a name is gone when the last program closes it, and needs no bytes
             // then.
-            if self.lock().state.get(id).is_some() {
+            if self.upper.lock().state.get(id).is_some() {
                 owned?;
             }
         }
@@ -122,7 +107,7 @@ impl WorkingTree {
     /// Adds the other numbers by which the kernel knows the inodes: one that was created here and
     /// committed keeps the number it had, and the name of an old version has got another one.
     pub fn for_kernel(&self, mut invalidations: Vec<Invalidation>) -> Vec<Invalidation> {
-        let locked = self.lock();
+        let locked = self.upper.lock();
         let more: Vec<Invalidation> = invalidations
             .iter()
             .flat_map(|invalidation| {
@@ -142,8 +127,8 @@ impl WorkingTree {
     /// Returns the numbers of `places` of the base, except of those that were changed in their
     /// places: a commit of these shows the bytes that the kernel has.
     pub fn unless_in_place(&self, places: impl Iterator<Item = TreePlace>) -> Vec<Ino> {
-        let base = self.base();
-        let locked = self.lock();
+        let base = self.upper.base();
+        let locked = self.upper.lock();
         let tree = &base.tree;
         let state = &locked.state;
         let none = HashSet::new();
@@ -167,13 +152,13 @@ impl WorkingTree {
         match self.discarded(path, untracked, &mut new_data).await {
             Ok(candidate) => Ok(Candidate { new_data, ..candidate }),
             Err(error) => {
-                new_data.into_iter().for_each(|number| self.files().remove(number));
+                new_data.into_iter().for_each(|number| self.upper.files.remove(number));
                 Err(error)
             }
         }
     }
 
-    /// Creates the candidate of [`WorkingTree::plan_discard`]. Adds the numbers of new data files
+    /// Creates the candidate of [`TreeMoves::plan_discard`]. Adds the numbers of new data files
     /// to `new_data`, even if it fails.
     async fn discarded(
         &self,
@@ -181,7 +166,7 @@ impl WorkingTree {
         untracked: &mut HashSet<(EntryId, Name)>,
         new_data: &mut Vec<DataFileId>,
     ) -> Result<Candidate> {
-        let base = self.base();
+        let base = self.upper.base();
         let (mut old, opens, generation) = self.snapshot();
         self.part_untracked(&mut old, &base, untracked, new_data).await?;
         let (returned, staying) = Returned::find(&old, &base.tree, path);

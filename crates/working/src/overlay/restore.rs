@@ -15,13 +15,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::Base;
 use super::invalidation::Invalidation;
 use super::listing::join;
 use super::node::{Directory, Entry, Ino, Inode, RestoredNode};
 use super::rebase::Candidate;
+use super::rebase::TreeMoves;
 use super::replace::{TreeGuard, node_ids};
 use super::state::{State, numbered};
-use super::{Base, WorkingTree};
 use crate::scratch::journal::MOST_INLINE;
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Source, Stored, Time};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
@@ -41,7 +42,7 @@ const LISTED: usize = 5;
 
 /// State that a restore changes.
 struct Edit<'a> {
-    working: &'a WorkingTree,
+    moves: &'a TreeMoves,
     base: Arc<Base>,
     state: State,
     invalidations: Vec<Invalidation>,
@@ -55,11 +56,11 @@ enum Placed<'a> {
     Created(&'a WrittenNode),
 }
 
-impl WorkingTree {
+impl TreeMoves {
     /// Plans to restore what is at and below `path`, as `plan` says, which was made for the base.
     /// Files of `untracked` stay.
     ///
-    /// Errors: those of [`WorkingTree::plan_discard`], and [`ErrorKind::Stale`] if untracked files
+    /// Errors: those of [`TreeMoves::plan_discard`], and [`ErrorKind::Stale`] if untracked files
     /// are in the way.
     pub async fn plan_restore(
         &self,
@@ -85,7 +86,7 @@ impl WorkingTree {
             }
         }
         let mut edit = Edit {
-            working: self,
+            moves: self,
             base: Arc::clone(&candidate.base),
             state: std::mem::take(&mut candidate.state),
             invalidations: std::mem::take(&mut candidate.invalidations),
@@ -305,7 +306,7 @@ impl Edit<'_> {
             Source::Stored(Stored(ChunkPayload::Inline(zarr_json.clone())))
         } else {
             let data = self.state.next_data_file();
-            let mut file = self.working.files().create(data)?;
+            let mut file = self.moves.upper.files.create(data)?;
             self.new_data.push(data);
             // The journal that names the file is durable at once.
             let written = file.write_all(zarr_json).and_then(|()| file.sync_data());

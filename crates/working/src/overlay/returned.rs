@@ -3,14 +3,15 @@
 //! A directory that does not stay leaves its base path to the base. Everything that comes from
 //! below that path would then be in two places with one inode number, so it does not stay either: a
 //! directory goes back too, which can free further base paths, and the names of a file are parted
-//! from it ([`WorkingTree::part_staying`]).
+//! from it ([`TreeMoves::part_staying`]).
 
 use std::collections::HashSet;
 
+use super::Base;
 use super::listing::join;
 use super::node::{Directory, Ino, Inode};
+use super::rebase::TreeMoves;
 use super::state::State;
-use super::{Base, WorkingTree};
 use crate::scratch::record::{Body, DataFileId, EntryId, Name, ROOT, Source};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_repo::compare::scope::is_below;
@@ -142,7 +143,7 @@ fn is_in(paths: &HashSet<String>, path: &str) -> bool {
     }
 }
 
-impl WorkingTree {
+impl TreeMoves {
     /// Parts the names that stay from files whose place shows the base again: they keep their bytes
     /// as files that are not of the base.
     ///

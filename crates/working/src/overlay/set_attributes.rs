@@ -3,9 +3,10 @@
 //! Modes, owners and times last until the commit, because Icechunk does not store them. Changing
 //! them copies no bytes.
 
+use super::Ino;
 use super::attributes::Attributes;
+use super::content::FileContents;
 use super::node::Inode;
-use super::{Ino, WorkingTree};
 use crate::scratch::record::{Record, Time};
 use icechunkfs_base::error::Result;
 
@@ -26,19 +27,19 @@ pub struct SetAttrs {
     pub mtime: Option<Time>,
 }
 
-impl WorkingTree {
+impl FileContents {
     /// Sets attributes of inode `number`.
     pub async fn set_attributes(&self, number: Ino, settings: SetAttrs) -> Result<Attributes> {
-        let guard = self.enter().await?;
+        let guard = self.upper.enter().await?;
         let id = {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             locked.kernel.may_change(number)?;
             locked.promote(&guard, number)?
         };
         if let Some(size) = settings.size {
             self.resize(id, size).await?;
         }
-        let before = self.attributes_of(id).await?;
+        let before = self.upper.attributes_of(id).await?;
         let mut meta = before.meta;
         meta.mode = settings.mode.unwrap_or(meta.mode);
         meta.uid = settings.uid.unwrap_or(meta.uid);
@@ -50,16 +51,16 @@ impl WorkingTree {
             return Ok(before);
         }
         {
-            let mut locked = self.lock();
+            let mut locked = self.upper.lock();
             if settings.mtime.is_some()
                 && let Some(data) = locked.state.get(id).and_then(Inode::data_file)
             {
-                self.files().set_times(data, meta.atime, meta.mtime)?;
+                self.upper.files.set_times(data, meta.atime, meta.mtime)?;
                 // An upload depends on the file's times too.
-                self.uploads().enqueue_closed(id);
+                self.upper.uploads.enqueue_closed(id);
             }
             locked.record(Record::Attributes { id, meta })?;
         }
-        self.attributes_of(id).await
+        self.upper.attributes_of(id).await
     }
 }

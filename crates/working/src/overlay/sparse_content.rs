@@ -8,11 +8,13 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt};
 
+use super::content::FileContents;
 use super::file_locks::FileLock;
 use super::locked::Locked;
+use super::no_such;
 use super::node::Inode;
 use super::sparse_copy::SparseCopy;
-use super::{WorkingTree, no_such};
+use super::upper::Upper;
 use crate::scratch::data::{read_file, write_file};
 use crate::scratch::record::{DataFileId, EntryId, Record, Source, Stored, Time};
 use icechunkfs_base::error::{Context, Error, Result};
@@ -27,17 +29,46 @@ const MOST_RANGES: usize = 1000;
 const STEP: u64 = 4 << 20;
 const AT_A_TIME: usize = 4;
 
-impl WorkingTree {
+/// Sparse copies of large chunks.
+#[derive(Debug)]
+pub(super) struct SparseCopies {
+    upper: Arc<Upper>,
+}
+
+impl SparseCopies {
+    pub(super) fn new(upper: &Arc<Upper>) -> Self {
+        SparseCopies { upper: Arc::clone(upper) }
+    }
+}
+
+impl FileContents {
+    /// Completes all sparse copies among the data files `numbers`.
+    pub async fn complete_sparse(&self, numbers: &HashSet<DataFileId>) -> Result<()> {
+        let wanted: Vec<EntryId> = {
+            let locked = self.upper.lock();
+            let lacks = |data: DataFileId| numbers.contains(&data) && locked.state.borrowed(data).is_some();
+            let found = locked.state.iter().filter(|(_, inode)| inode.data_file().is_some_and(lacks));
+            found.map(|(id, _)| id).collect()
+        };
+        for id in wanted {
+            let file_lock = self.upper.file_locks.lock(id).await;
+            self.sparse.complete_sparse_copy(&file_lock).await?;
+        }
+        Ok(())
+    }
+}
+
+impl SparseCopies {
     /// Returns the data file of inode `id` and its missing ranges, if it is a sparse copy.
     fn borrowed_of(&self, id: EntryId) -> Option<(DataFileId, SparseCopy)> {
-        let locked = self.lock();
+        let locked = self.upper.lock();
         let data = locked.state.get(id)?.data_file()?;
         Some((data, locked.state.borrowed(data)?.clone()))
     }
 
     /// Returns true if inode `id` has a sparse copy.
     pub(super) fn is_sparse(&self, id: EntryId) -> bool {
-        let locked = self.lock();
+        let locked = self.upper.lock();
         let data = locked.state.get(id).and_then(Inode::data_file);
         data.is_some_and(|data| locked.state.borrowed(data).is_some())
     }
@@ -45,12 +76,12 @@ impl WorkingTree {
     /// Returns the location of inode `id`'s bytes in the repository, if fetching `missing` of them
     /// is worth postponing.
     async fn worth_borrowing(&self, id: EntryId, missing: impl Fn(u64) -> u64) -> Result<Option<ChunkPayload>> {
-        let base = self.base();
+        let base = self.upper.base();
         if base.tree.reader().is_local() {
             return Ok(None);
         }
         let (source, lower) = {
-            let locked = self.lock();
+            let locked = self.upper.lock();
             let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
             (inode.source().cloned(), inode.lower.clone())
         };
@@ -73,15 +104,15 @@ impl WorkingTree {
     pub(super) async fn create_sparse(&self, file_lock: &FileLock) -> Result<bool> {
         let id = file_lock.id();
         let Some(from) = self.worth_borrowing(id, |length| length).await? else { return Ok(false) };
-        let times = self.attributes_of(id).await?.meta;
+        let times = self.upper.attributes_of(id).await?.meta;
         let length = from.length();
-        let data = self.lock().state.next_data_file();
-        let file = self.files().create(data)?;
+        let data = self.upper.lock().state.next_data_file();
+        let file = self.upper.files.create(data)?;
         let made = file.set_len(length).map_err(|e| Error::io("lengthening a scratch file", e));
-        let made = made.and_then(|()| self.files().set_times(data, times.atime, times.mtime));
+        let made = made.and_then(|()| self.upper.files.set_times(data, times.atime, times.mtime));
         let noted =
             made.and_then(|()| self.install_sparse(file_lock, data, Arc::new(file), from, 0..length, times.mtime));
-        noted.inspect_err(|_| self.files().remove(data))?;
+        noted.inspect_err(|_| self.upper.files.remove(data))?;
         Ok(true)
     }
 
@@ -112,8 +143,8 @@ impl WorkingTree {
         at: Time,
     ) -> Result<()> {
         let id = file_lock.id();
-        self.write_out_early(data);
-        let mut locked = self.lock();
+        self.upper.durable.write_out_early(data);
+        let mut locked = self.upper.lock();
         let number = locked.state.get(id).ok_or_else(|| no_such(id))?.number;
         // The missing ranges are recorded before the file can be read.
         let missing = vec![(missing.start, missing.end)];
@@ -132,12 +163,12 @@ impl WorkingTree {
         if borrowed.missing.len() >= MOST_RANGES {
             self.complete_sparse_copy(file_lock).await?;
         }
-        let file = self.files().open(data)?;
+        let file = self.upper.files.open(data)?;
         self.clip_missing(data, &file)?;
         write_file(&file, bytes, offset)?;
         let range = offset..offset.saturating_add(bytes.len() as u64);
-        self.write_out_early(data);
-        self.lock().cover(data, &range)?;
+        self.upper.durable.write_out_early(data);
+        self.upper.lock().cover(data, &range)?;
         Ok(true)
     }
 
@@ -145,11 +176,11 @@ impl WorkingTree {
     pub(super) fn resize_sparse(&self, file_lock: &FileLock, size: u64) -> Result<bool> {
         let id = file_lock.id();
         let Some((data, _)) = self.borrowed_of(id) else { return Ok(false) };
-        let file = self.files().open(data)?;
+        let file = self.upper.files.open(data)?;
         self.clip_missing(data, &file)?;
         file.set_len(size).map_err(|e| Error::io("resizing", e))?;
         // Recorded afterwards: if there is no file without these bytes, they are not cut off.
-        self.lock().cover(data, &(size..u64::MAX))?;
+        self.upper.lock().cover(data, &(size..u64::MAX))?;
         Ok(true)
     }
 
@@ -158,7 +189,7 @@ impl WorkingTree {
     /// come to record it.
     fn clip_missing(&self, data: DataFileId, file: &File) -> Result<()> {
         let length = file.metadata().map_err(|e| Error::io("the size of a scratch file", e))?.len();
-        self.lock().cover(data, &(length..u64::MAX))
+        self.upper.lock().cover(data, &(length..u64::MAX))
     }
 
     /// Reads up to `size` bytes of data file `data` of inode `id`, with missing ranges from the
@@ -167,17 +198,17 @@ impl WorkingTree {
         // The missing ranges are read first: bytes written meanwhile may be seen, and bytes fetched
         // meanwhile are the same.
         let missing = {
-            let locked = self.lock();
+            let locked = self.upper.lock();
             let end = offset.saturating_add(u64::from(size));
             locked.state.borrowed(data).map(|borrowed| (borrowed.from.clone(), borrowed.of(&(offset..end))))
         };
-        let bytes = read_file(&self.files().open(data)?, offset, size)?;
+        let bytes = read_file(&self.upper.files.open(data)?, offset, size)?;
         let Some((from, missing)) = missing.filter(|(_, missing)| !missing.is_empty()) else { return Ok(bytes) };
-        let node = match self.lock().state.get(id).and_then(|inode| inode.lower.clone()) {
+        let node = match self.upper.lock().state.get(id).and_then(|inode| inode.lower.clone()) {
             Some(TreePlace::Chunk(node, _)) => Some(node),
             _ => None,
         };
-        let base = self.base();
+        let base = self.upper.base();
         let mut whole = BytesMut::from(&*bytes);
         for range in missing {
             let begin = usize::try_from(range.start - offset).unwrap_or(usize::MAX);
@@ -194,29 +225,14 @@ impl WorkingTree {
         Ok(whole.freeze())
     }
 
-    /// Completes all sparse copies among the data files `numbers`.
-    pub async fn complete_sparse(&self, numbers: &HashSet<DataFileId>) -> Result<()> {
-        let wanted: Vec<EntryId> = {
-            let locked = self.lock();
-            let lacks = |data: DataFileId| numbers.contains(&data) && locked.state.borrowed(data).is_some();
-            let found = locked.state.iter().filter(|(_, inode)| inode.data_file().is_some_and(lacks));
-            found.map(|(id, _)| id).collect()
-        };
-        for id in wanted {
-            let file_lock = self.file_locks.lock(id).await;
-            self.complete_sparse_copy(&file_lock).await?;
-        }
-        Ok(())
-    }
-
     /// Completes the sparse copy of inode `id`, if it has one.
     pub(super) async fn complete_sparse_copy(&self, file_lock: &FileLock) -> Result<()> {
         let id = file_lock.id();
         let Some((data, borrowed)) = self.borrowed_of(id) else { return Ok(()) };
-        let place = || self.lock().state.path(id).unwrap_or_default();
+        let place = || self.upper.lock().state.path(id).unwrap_or_default();
         tracing::debug!("{}: fetching the {} bytes that were not written", place(), borrowed.bytes());
-        let file = self.files().open(data)?;
-        let times = self.attributes_of(id).await?.meta;
+        let file = self.upper.files.open(data)?;
+        let times = self.upper.attributes_of(id).await?.meta;
         self.clip_missing(data, &file)?;
         let Some((_, borrowed)) = self.borrowed_of(id) else { return Ok(()) };
         let steps = borrowed.missing.iter().flat_map(|range| {
@@ -231,16 +247,17 @@ impl WorkingTree {
             })
             .buffered(AT_A_TIME)
             .try_for_each(|(range, bytes)| {
-                let written = write_file(&file, &bytes, range.start).and_then(|()| self.lock().cover(data, &range));
+                let written =
+                    write_file(&file, &bytes, range.start).and_then(|()| self.upper.lock().cover(data, &range));
                 futures_util::future::ready(written)
             });
         fetched.await.context(place)?;
         // For programs the file has not changed.
-        self.files().set_times(data, times.atime, times.mtime)
+        self.upper.files.set_times(data, times.atime, times.mtime)
     }
 
     async fn fetch_stored(&self, from: &ChunkPayload, range: &Range<u64>) -> Result<Bytes> {
-        let base = self.base();
+        let base = self.upper.base();
         let length = range.end - range.start;
         if let Some(chunk) = base.tree.range_of(from)? {
             return base.tree.reader().read_exactly(&chunk, range.start, length).await;

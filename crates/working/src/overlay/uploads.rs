@@ -17,10 +17,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::WorkingTree;
 use super::frozen::FrozenFile;
+use super::handles::Handles;
 use super::node::Inode;
 use super::state::State;
+use super::upper::Upper;
 use crate::scratch::data::{Files, Stat, WriterState};
 use crate::scratch::record::{DataFileId, EntryId, Name};
 use icechunkfs_base::error::Result;
@@ -308,15 +309,28 @@ impl Drop for UploadPause {
     }
 }
 
-impl WorkingTree {
-    /// Returns the eager uploads.
-    pub fn uploads(&self) -> &Arc<EagerUploads> {
-        &self.uploads
+/// Eager uploads of a working tree's files.
+#[derive(Debug)]
+pub struct Uploads {
+    upper: Arc<Upper>,
+    handles: Arc<Handles>,
+}
+
+impl Uploads {
+    pub(super) fn new(handles: &Arc<Handles>) -> Self {
+        Uploads { upper: Arc::clone(&handles.upper), handles: Arc::clone(handles) }
+    }
+}
+
+impl Uploads {
+    /// Returns the uploads so far, and those that wait.
+    pub fn eager(&self) -> &Arc<EagerUploads> {
+        &self.upper.uploads
     }
 
     /// Returns the names of file `id`, each with the document that it is relative to.
     pub fn names_below(&self, id: EntryId) -> Vec<Named> {
-        let locked = self.lock();
+        let locked = self.upper.lock();
         let Some(inode) = locked.state.get(id) else { return Vec::new() };
         let names = inode.names.iter();
         names.filter_map(|(parent, name)| named(&locked.state, &locked.base.tree, *parent, name)).collect()
@@ -324,13 +338,13 @@ impl WorkingTree {
 
     /// Returns the size of file `id` in bytes, if it has a data file.
     pub fn own_size(&self, id: EntryId) -> Result<Option<u64>> {
-        let Some(data) = self.lock().state.get(id).and_then(Inode::data_file) else { return Ok(None) };
-        Ok(self.files.find(data)?.map(|stat| stat.size))
+        let Some(data) = self.upper.lock().state.get(id).and_then(Inode::data_file) else { return Ok(None) };
+        Ok(self.upper.files.find(data)?.map(|stat| stat.size))
     }
 
     /// Begins to upload file `id`, if it has a data file of at least `least` bytes and no writer.
     pub fn begin_upload(&self, id: EntryId, least: u64) -> Result<UploadDecision> {
-        let locked = self.lock();
+        let locked = self.upper.lock();
         let Some(inode) = locked.state.get(id).filter(|inode| !inode.names.is_empty()) else {
             return Ok(UploadDecision::Never);
         };
@@ -342,19 +356,19 @@ impl WorkingTree {
         if locked.open_files.get(&inode.number).is_some_and(|open| open.writers > 0) {
             return Ok(UploadDecision::Never);
         }
-        let Some(stat) = self.files.find(data)?.filter(|stat| stat.size >= least.max(1)) else {
+        let Some(stat) = self.upper.files.find(data)?.filter(|stat| stat.size >= least.max(1)) else {
             return Ok(UploadDecision::Never);
         };
-        let file = self.chunk_file(data, &stat);
-        if self.uploads.inner.lock().holds > 0 {
+        let file = self.handles.contents.chunk_file(data, &stat);
+        if self.upper.uploads.inner.lock().holds > 0 {
             return Ok(UploadDecision::Later);
         }
         // A mapping of a passthrough file outlives the handle. Without passthrough, every writer
         // has a handle.
-        if self.was_passthrough_used() && Files::writer_state(&file.open()?) != WriterState::AtRest {
+        if self.handles.was_passthrough_used() && Files::writer_state(&file.open()?) != WriterState::AtRest {
             return Ok(UploadDecision::Later);
         }
-        Ok(match self.uploads.ticket(id, data, stat) {
+        Ok(match self.upper.uploads.ticket(id, data, stat) {
             Some(ticket) => UploadDecision::Now(file, ticket),
             None => UploadDecision::Never,
         })
@@ -362,9 +376,9 @@ impl WorkingTree {
 
     /// Forgets uploads of data files that no inode has any more.
     pub fn forget_uploads(&self) {
-        let locked = self.lock();
+        let locked = self.upper.lock();
         let ids = locked.state.iter().map(|(id, _)| id).collect();
-        self.uploads.retain(&ids, &locked.state.data_files());
+        self.upper.uploads.retain(&ids, &locked.state.data_files());
     }
 }
 

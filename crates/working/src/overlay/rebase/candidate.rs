@@ -6,12 +6,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use super::super::content::FileContents;
 use super::super::frozen::{Contents, Frozen, FrozenFile};
 use super::super::invalidation::Invalidation;
 use super::super::kernel_view::ChangedNumbers;
 use super::super::returned::Returned;
 use super::super::state::State;
-use super::super::{Base, Ino, WorkingTree};
+use super::super::{Base, Ino};
 use super::Collision;
 use crate::scratch::record::{DataFileId, EntryId, Name};
 use icechunkfs_base::error::Result;
@@ -92,29 +93,29 @@ impl Candidate {
         &self.base
     }
 
-    /// Returns access to the bytes of the files, of which `working` has the data files.
-    pub fn contents<'a>(&'a self, working: &'a WorkingTree) -> CandidateContents<'a> {
-        CandidateContents { working, base: Arc::clone(&self.base) }
+    /// Returns access to the bytes of the files, of which `contents` has the data files.
+    pub fn contents<'a>(&'a self, contents: &'a FileContents) -> CandidateContents<'a> {
+        CandidateContents { contents, base: Arc::clone(&self.base) }
     }
 }
 
 /// Bytes of a candidate's files.
 pub struct CandidateContents<'a> {
-    working: &'a WorkingTree,
+    contents: &'a FileContents,
     base: Arc<Base>,
 }
 
 #[async_trait]
 impl Contents for CandidateContents<'_> {
     fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>> {
-        self.working.changed(data)
+        self.contents.changed(data)
     }
 
     fn has_flush_failed(&self, data: DataFileId) -> bool {
-        Contents::has_flush_failed(self.working, data)
+        self.contents.has_flush_failed(data)
     }
 
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
-        self.working.whole_over(&self.base, file, limit).await
+        self.contents.whole_over(&self.base, file, limit).await
     }
 }

@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::super::Ino;
 use super::super::content::copy_steps;
 use super::super::node::Inode;
 use super::super::state::numbered;
-use super::super::{Ino, WorkingTree};
 use super::Purpose;
+use super::TreeMoves;
 use super::merge::{FileName, Merge, same_but_times};
 use crate::overlay::invalidation::Invalidation;
 use crate::scratch::journal::fits_in_journal;
@@ -33,7 +34,7 @@ pub(super) struct Parted {
     same: HashMap<EntryId, TreePlace>,
 }
 
-impl WorkingTree {
+impl TreeMoves {
     /// Collects the bytes of files of the old base under names where the new base does not show the
     /// same: a reference to the same chunk, or a copy. Adds the numbers of new data files to
     /// `new_data`.
@@ -80,12 +81,12 @@ impl WorkingTree {
                 return Ok(Source::Stored(Stored(payload)));
             }
         }
-        let data = self.lock().state.next_data_file();
-        let file = self.files.create(data)?;
+        let data = self.upper.lock().state.next_data_file();
+        let file = self.upper.files.create(data)?;
         new_data.push(data);
         let read = |at, size| tree.read(number, at, size);
         copy_steps(0..u64::MAX, &file, 0, read).await.context(|| tree.path_of(place))?;
-        self.files.set_times(data, inode.meta.atime, inode.meta.mtime)?;
+        self.upper.files.set_times(data, inode.meta.atime, inode.meta.mtime)?;
         // The journal that names the file is durable at once, and soon no other copy of the bytes
         // exists.
         file.sync_data().map_err(|e| Error::io("flushing a scratch file", e))?;
@@ -115,7 +116,7 @@ async fn same_in_new(merge: &Merge<'_>, inode: &Inode, names: &[FileName]) -> Re
 
 impl Merge<'_> {
     /// Gives every file its names on the new base. `parted` is the result of
-    /// [`WorkingTree::materialize`].
+    /// [`TreeMoves::materialize`].
     pub(super) fn place_files(&mut self, mut parted: Parted) {
         for (id, names) in std::mem::take(&mut self.names) {
             let Some(inode) = self.old.get(id) else { continue };

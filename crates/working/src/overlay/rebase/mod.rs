@@ -3,12 +3,12 @@
 //! A refresh, the move after a commit, resuming at a mount and finishing an interrupted commit are
 //! all this operation. Only the last of its three steps changes anything:
 //!
-//! 1. [`WorkingTree::plan_rebase`] builds the state that the tree would have on the new base: a
+//! 1. [`TreeMoves::plan_rebase`] builds the state that the tree would have on the new base: a
 //!    [`Candidate`].
 //! 2. The caller checks the candidate: the changes detected in it must be those detected before, or
 //!    none after a commit. The layer above decides whether a file is a chunk, a document or
 //!    untracked, so it also makes this check.
-//! 3. [`WorkingTree::install`] writes the candidate's journal, durably, and then shows the
+//! 3. [`TreeMoves::install`] writes the candidate's journal, durably, and then shows the
 //!    candidate.
 //!
 //! **The merge** goes by path ([`merge`]). Each directory of the working tree is put over the new
@@ -31,18 +31,23 @@ mod whiteout;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 pub use self::candidate::Candidate;
 use self::merge::{Merge, Merged};
+use super::content::FileContents;
 use super::invalidation::Invalidation;
-use super::kernel_view::{ChangedNumbers, Moment};
+use super::kernel_view::ChangedNumbers;
 use super::locked::records;
 use super::replace::TreeGuard;
 use super::state::State;
-use super::{Base, Ino, Locked, WorkingTree};
+use super::upper::Upper;
+use super::{Base, Ino, Locked};
 use crate::scratch::journal::RewriteError;
 use crate::scratch::record::{DataFileId, EntryId, Name};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_tree::tree::Tree;
+use icechunkfs_tree::tree::numbering::Numbering;
 
 /// State of the changes with respect to the new base.
 #[derive(Clone, Copy, Debug)]
@@ -84,9 +89,28 @@ pub struct Collision {
     pub is_untracked: bool,
 }
 
-impl WorkingTree {
+/// Moves of the tree to another snapshot or state: planned beside the live state, then installed.
+#[derive(Debug)]
+pub struct TreeMoves {
+    pub(super) upper: Arc<Upper>,
+    pub(super) contents: Arc<FileContents>,
+    /// Inode numbers that the bases had so far.
+    pub(super) numbering: Mutex<Numbering>,
+}
+
+impl TreeMoves {
+    pub(super) fn new(contents: &Arc<FileContents>, numbering: Numbering) -> Self {
+        TreeMoves {
+            upper: Arc::clone(&contents.upper),
+            contents: Arc::clone(contents),
+            numbering: Mutex::new(numbering),
+        }
+    }
+}
+
+impl TreeMoves {
     /// Plans to move to `tree`. Nothing is changed yet. The caller has called
-    /// [`WorkingTree::preserve`].
+    /// [`TreeMoves::preserve`].
     pub async fn plan_rebase(
         &self,
         _guard: &TreeGuard<'_>,
@@ -94,7 +118,7 @@ impl WorkingTree {
         purpose: Purpose<'_>,
     ) -> Result<Candidate> {
         let (old, opens, generation) = self.snapshot();
-        let from = self.base();
+        let from = self.upper.base();
         let to = Arc::new(Base::new(Arc::clone(tree)));
         let mut merge = Merge::new(&old, &opens, &from, Arc::clone(&to), purpose);
         merge.directories().await?;
@@ -102,7 +126,7 @@ impl WorkingTree {
         match self.materialize(&merge, &mut new_data).await {
             Ok(parted) => merge.place_files(parted),
             Err(error) => {
-                new_data.into_iter().for_each(|number| self.files.remove(number));
+                new_data.into_iter().for_each(|number| self.upper.files.remove(number));
                 return Err(error);
             }
         }
@@ -132,7 +156,7 @@ impl WorkingTree {
     pub async fn collisions(&self, tree: &Arc<Tree>, untracked: &HashSet<(EntryId, Name)>) -> Result<Vec<Collision>> {
         let (old, opens, _) = self.snapshot();
         let to = Arc::new(Base::new(Arc::clone(tree)));
-        let mut merge = Merge::new(&old, &opens, &self.base(), to, Purpose::Keep { untracked });
+        let mut merge = Merge::new(&old, &opens, &self.upper.base(), to, Purpose::Keep { untracked });
         merge.directories().await?;
         Ok(merge.finish().collisions)
     }
@@ -141,7 +165,7 @@ impl WorkingTree {
     /// the state and base of `from` and those of `to` show the same bytes.
     pub(super) async fn same_backings(&self, from: (&State, &Arc<Base>), to: (&State, &Arc<Base>)) -> HashSet<Ino> {
         let backed: Vec<Ino> = {
-            let locked = self.lock();
+            let locked = self.upper.lock();
             let backed = locked.open_files.iter().filter(|(_, open)| open.backing.is_some());
             backed.map(|(number, _)| *number).collect()
         };
@@ -162,18 +186,18 @@ impl WorkingTree {
 
     /// Copies the state, with the inode numbers of open files and the generation.
     pub(super) fn snapshot(&self) -> (State, HashSet<Ino>, u64) {
-        let locked = self.lock();
+        let locked = self.upper.lock();
         (locked.state.clone(), locked.open_files.keys().copied().collect(), locked.generation)
     }
 
     /// Shows `candidate` after writing its journal durably. Returns the invalidations for the
-    /// kernel. The caller has called [`WorkingTree::keep_open_files`].
+    /// kernel. The caller has called [`TreeMoves::keep_open_files`].
     ///
     /// If the journal cannot be written, nothing changes, unless the changes are published: the
     /// tree then moves all the same, and accepts no changes until the journal can be written. So it
     /// does if the new journal is in place, but not certain to outlive a power cut.
     pub fn install(&self, _guard: &TreeGuard<'_>, candidate: Candidate) -> Result<Vec<Invalidation>> {
-        let mut locked = self.lock();
+        let mut locked = self.upper.lock();
         if locked.generation != candidate.generation {
             drop(locked);
             self.abandon(candidate);
@@ -215,7 +239,7 @@ impl WorkingTree {
             tracing::error!("{error}");
             if !is_published {
                 drop(locked);
-                new_data.into_iter().for_each(|number| self.files.remove(number));
+                new_data.into_iter().for_each(|number| self.upper.files.remove(number));
                 return Err(error.context("the working tree was not moved"));
             }
             state.bind(id, None);
@@ -226,7 +250,7 @@ impl WorkingTree {
         if let Err(RewriteError { error, .. }) = replaced {
             if !is_published && !is_in_place {
                 drop(locked);
-                new_data.into_iter().for_each(|number| self.files.remove(number));
+                new_data.into_iter().for_each(|number| self.upper.files.remove(number));
                 return Err(error.context("the scratch directory takes no new journal: nothing was moved"));
             }
             // The next mount reaches the same state: it reads the new journal, or the old one,
@@ -246,7 +270,7 @@ impl WorkingTree {
         // removed when those are closed.
         let gone = gone.into_iter().filter(|number| !passthrough_data.contains(number));
         if is_written {
-            self.files.remove_in_background(gone.collect());
+            self.upper.files.remove_in_background(gone.collect());
         } else if is_in_place {
             // They are unlinked once the directory or the next journal has been flushed.
             for number in gone {
@@ -254,19 +278,13 @@ impl WorkingTree {
             }
         }
         drop(locked);
-        self.lock().journal.durable().keep_reserve();
+        self.upper.durable.keep_reserve();
         Ok(invalidations)
-    }
-
-    /// Returns the present moment between two moves. Only a move changes the tree otherwise than by
-    /// requests.
-    pub fn moment(&self) -> Moment {
-        self.moves.now()
     }
 
     /// Drops a candidate and the data files created for it.
     pub fn abandon(&self, candidate: Candidate) {
-        candidate.new_data.into_iter().for_each(|number| self.files.remove(number));
+        candidate.new_data.into_iter().for_each(|number| self.upper.files.remove(number));
     }
 }
 

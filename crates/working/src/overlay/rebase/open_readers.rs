@@ -6,7 +6,7 @@
 //! version*, a reference to the stored chunk without a name, for the programs that have it open,
 //! and the name gets an inode with another number. A changed file that nobody has open keeps its
 //! number, and the kernel drops what it has of it. Until it has done so, files are not opened
-//! ([`WorkingTree::settle`]): a program would read old bytes from the kernel and new ones from
+//! ([`TreeMoves::settle`]): a program would read old bytes from the kernel and new ones from
 //! here.
 //!
 //! Only files whose bytes are the base's before and after the move become two. So no two inodes
@@ -24,8 +24,9 @@ use super::super::invalidation::Invalidation;
 use super::super::node::{IN_PLACE, UPPER};
 use super::super::replace::TreeGuard;
 use super::super::state::{State, numbered};
-use super::super::{Base, Ino, Locked, WorkingTree, gone};
+use super::super::{Base, Ino, Locked};
 use super::Candidate;
+use super::TreeMoves;
 use crate::scratch::record::{Body, EntryId, Meta, Name, Source, Stored};
 use icechunkfs_base::error::{ErrorKind, Result};
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
@@ -46,7 +47,7 @@ pub(super) struct OpenReader {
     names: Vec<Invalidation>,
 }
 
-impl WorkingTree {
+impl TreeMoves {
     /// Gives other numbers to names in `candidate` whose files have other bytes there, as far as
     /// programs have these open, and to names whose number in the base is that of a file elsewhere.
     ///
@@ -59,7 +60,7 @@ impl WorkingTree {
         }
         // Where the rest stays as it is, only files whose places have others now, after a restore,
         // say, can have other bytes in the base.
-        let readers = self.lock().open_readers(&candidate.seen, candidate.keeps_rest);
+        let readers = self.upper.lock().open_readers(&candidate.seen, candidate.keeps_rest);
         for reader in readers {
             candidate.seen.insert(reader.number);
             let old = match self.old_bytes(&reader, candidate).await {
@@ -84,49 +85,30 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Keeps programs from opening files until [`WorkingTree::settle`], if `candidate` changes
+    /// Keeps programs from opening files until [`TreeMoves::settle`], if `candidate` changes
     /// files of the base.
     pub fn hold_opens(&self, candidate: &Candidate) {
         if !candidate.keeps_rest {
-            self.lock().kernel.hold_opens();
+            self.upper.lock().kernel.hold_opens();
         }
     }
 
     /// Returns true while the kernel may have what the last move made outdated: a lookup that was
     /// answered before it may bring an inode with its old length after it.
     pub fn is_settling(&self) -> bool {
-        self.moves.is_settling()
+        self.upper.moves.is_settling()
     }
 
     /// Records that the kernel has dropped all that the last move made outdated, or that there is
     /// none yet: files may be opened.
     pub fn settle(&self) {
-        self.lock().kernel.settle();
+        self.upper.lock().kernel.settle();
     }
 
     /// Returns the numbers whose bytes and attributes the kernel must drop since files were closed,
     /// each once.
     pub fn take_outdated(&self) -> Vec<Ino> {
-        self.lock().kernel.take_outdated()
-    }
-
-    /// Refuses file `number`, which a program opens while the tree moves or after it has waited for
-    /// that, if only the base before had it: the kernel then looks the name up again.
-    pub(in super::super) async fn refuse_gone(&self, number: Ino, has_waited: bool) -> Result<()> {
-        if !number.is_of_base() || !(has_waited || self.is_settling()) {
-            return Ok(());
-        }
-        let (base, is_upper) = {
-            let locked = self.lock();
-            (Arc::clone(&locked.base), locked.state.by_number(number).is_some())
-        };
-        let is_there = match base.tree.table().place(number.0) {
-            _ if is_upper => true,
-            // If it cannot be found out, reading it tells.
-            Some(place) => base.tree.has(&place).await.unwrap_or(true),
-            None => false,
-        };
-        if is_there { Ok(()) } else { Err(gone(number)) }
+        self.upper.lock().kernel.take_outdated()
     }
 
     /// Returns the bytes of an open file, as a reference, if it has others in `candidate`.
@@ -136,7 +118,7 @@ impl WorkingTree {
             // The merge has made it independent of the base.
             return Ok(None);
         }
-        let old = self.base().tree.payload_of(reader.in_base.0).await?;
+        let old = self.upper.base().tree.payload_of(reader.in_base.0).await?;
         let new = match candidate.state.base_number(reader.number) {
             // One that cannot be read is another: programs that open it get the error.
             Some(number) => candidate.base.tree.payload_of(number.0).await.ok().flatten(),
@@ -144,11 +126,11 @@ impl WorkingTree {
         };
         Ok(old.filter(|old| new.as_ref() != Some(old)))
     }
+}
 
-    /// Waits until `held` is dropped, or it is `deadline`. Returns false then.
-    pub(in super::super) async fn wait_for_admission(mut held: watch::Receiver<()>, deadline: Instant) -> bool {
-        tokio::time::timeout_at(deadline, held.changed()).await.is_ok()
-    }
+/// Waits until `held` is dropped, or it is `deadline`. Returns false then.
+pub(in super::super) async fn wait_for_admission(mut held: watch::Receiver<()>, deadline: Instant) -> bool {
+    tokio::time::timeout_at(deadline, held.changed()).await.is_ok()
 }
 
 /// Returns the time until which an open that begins now waits for the end of a move.
