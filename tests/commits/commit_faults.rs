@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::common::failing::{Faulty, When};
-use crate::common::lab::{Lab, Model, create, history, reference_keys, request};
+use crate::common::lab::{Lab, Model, create, history, reference_keys, request, request_with};
 use crate::common::users::{by_nobody, set_mode};
 use crate::common::{block_on, fsck, is_root};
 use icechunk::RepositoryConfig;
@@ -115,9 +115,7 @@ async fn commit_in_a_separate_process() {
     let about = move |id: icechunkfs::format::ids::ObjectId| {
         std::fs::write(&written, id.to_string()).map_err(|e| Error::io("writing it down", e))
     };
-    let request =
-        icechunkfs::commit::engine::Request { about_to_publish: Some(Arc::new(about)), ..request("a commit") };
-    match lab.commit_as(&base, &changes, request).await {
+    match lab.commit_as(&base, &changes, request_with("a commit", about)).await {
         Ok(outcome) => println!("outcome: {outcome:?}"),
         Err(error) => println!("failed: {error}"),
     }

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use crate::common::lab::{
-    self, Lab, Model, expire_before, history, main_branch, new_lab, reference_keys, reopen, request, session_on,
+    self, Lab, Model, expire_before, history, main_branch, new_lab, reference_keys, reopen, request, request_with,
+    session_on,
 };
 use crate::common::lengths::length;
 use crate::common::{all_together, block_on, fsck};
@@ -14,7 +15,7 @@ use icechunk::conflicts::detector::ConflictDetector;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::commit::changes::ChangeSet;
 use icechunkfs::commit::conflicts::{Conflict, ConflictKind};
-use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, OnConflict, PublishCallback, Request};
+use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, OnConflict, Request};
 use icechunkfs::commit::rebase;
 use icechunkfs::error::ErrorKind;
 use icechunkfs::format::ids::ObjectId;
@@ -527,7 +528,7 @@ async fn losing_every_race_is_contended_and_not_already_exists() {
         let lab = Lab::with(table.place.path(), EngineOptions { max_rebases: 2, ..EngineOptions::default() });
         let place = table.place.path().to_owned();
         let theirs = Arc::new(Mutex::new(table.model.clone()));
-        let faster: PublishCallback = Arc::new(move |_| {
+        let faster = move |_| {
             let place = place.clone();
             let theirs = Arc::clone(&theirs);
             let commit = move || {
@@ -539,12 +540,11 @@ async fn losing_every_race_is_contended_and_not_already_exists() {
             };
             std::thread::spawn(commit).join().unwrap();
             Ok(())
-        });
+        };
         let mut ours = table.model.clone();
         ours.chunk("/z", &[1], "ours");
         let changes = ours.changes_since(&table.model, &lab.scratch);
-        let request = Request { about_to_publish: Some(faster), ..request("slow") };
-        let lost = lab.commit_as(&table.base, &changes, request).await.unwrap_err();
+        let lost = lab.commit_as(&table.base, &changes, request_with("slow", faster)).await.unwrap_err();
         assert_eq!((lost.kind(), lost.errno()), (ErrorKind::Contended, libc::EBUSY), "{lost}");
     }
 }

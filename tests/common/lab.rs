@@ -22,8 +22,9 @@ use icechunk::repository::VersionInfo;
 use icechunk::session::Session;
 use icechunk::{RepositoryConfig, Store};
 use icechunkfs::commit::changes::{ChangeSet, ChunkChange, ChunkFile, DeletedNode, WrittenNode};
-use icechunkfs::commit::engine::{CommitOutcome, Engine, EngineOptions, Request};
+use icechunkfs::commit::engine::{CommitHost, CommitOutcome, Engine, EngineOptions, Request};
 use icechunkfs::commit::progress::CommitProgress;
+use icechunkfs::error::Result;
 use icechunkfs::format::ids::{NodeId, ObjectId};
 use icechunkfs::format::snapshot::Snapshot;
 use icechunkfs::format::transaction_log::Move;
@@ -250,7 +251,7 @@ impl Lab {
         Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await.unwrap())
     }
 
-    pub async fn commit(&self, base: &Arc<Snapshot>, changes: &ChangeSet) -> icechunkfs::error::Result<CommitOutcome> {
+    pub async fn commit(&self, base: &Arc<Snapshot>, changes: &ChangeSet) -> Result<CommitOutcome> {
         self.commit_as(base, changes, request("a commit")).await
     }
 
@@ -259,7 +260,7 @@ impl Lab {
         base: &Arc<Snapshot>,
         changes: &ChangeSet,
         request: Request,
-    ) -> icechunkfs::error::Result<CommitOutcome> {
+    ) -> Result<CommitOutcome> {
         self.engine.commit(base, changes, &request, &CommitProgress::default()).await
     }
 
@@ -287,6 +288,20 @@ impl Lab {
 
 pub fn request(message: &str) -> Request {
     Request { branch: "main".into(), message: message.into(), ..Request::default() }
+}
+
+/// Program that does something before each attempt to publish.
+struct BeforePublishing<F>(F);
+
+impl<F: Fn(ObjectId) -> Result<()> + Send + Sync> CommitHost for BeforePublishing<F> {
+    fn on_publish(&self, snapshot: ObjectId) -> Result<()> {
+        (self.0)(snapshot)
+    }
+}
+
+/// Returns a request whose program does `what` before each attempt to publish.
+pub fn request_with(message: &str, what: impl Fn(ObjectId) -> Result<()> + Send + Sync + 'static) -> Request {
+    Request { host: Some(Arc::new(BeforePublishing(what))), ..request(message) }
 }
 
 /// Creates an empty repository of a version, with the reference, and opens it with the engine.

@@ -15,7 +15,7 @@ use crate::common::{self, copy_tree, read_files, run_on, run_with_fault};
 use crate::life::world::{Actor, World, check, expire_by_reference, nothing_uncommitted};
 use futures_util::TryStreamExt;
 use icechunk::format::format_constants::SpecVersionBin;
-use icechunkfs::commit::engine::{CommitOutcome, PublishCallback, Request};
+use icechunkfs::commit::engine::CommitOutcome;
 use icechunkfs::error::{Error, ErrorKind};
 use icechunkfs::failpoints;
 use icechunkfs::format::ids::ObjectId;
@@ -428,18 +428,17 @@ async fn linked_chunks_are_new_objects_whatever_their_file_times() {
             file.set_times(FileTimes::new().set_modified(old).set_accessed(old)).unwrap();
         }
         let base = lab.tip().await;
-        let refuse: PublishCallback = Arc::new(|_| Err(Error::new(ErrorKind::Io, "not today")));
-        let failing = Request { about_to_publish: Some(refuse), ..lab::request("fails") };
+        let failing = lab::request_with("fails", |_| Err(Error::new(ErrorKind::Io, "not today")));
         lab.commit_as(&base, &changes, failing).await.unwrap_err();
         let times = || files().map(|path| std::fs::metadata(path).unwrap().modified().unwrap()).collect::<Vec<_>>();
         assert_eq!(times(), [old; 4], "a commit that failed changes nothing");
 
         let repository = place.path().to_owned();
-        let collect: PublishCallback = Arc::new(move |_| {
+        let collect = move |_| {
             run_on(&repository, &["gc", "--older-than", "1h", "--yes", "--json"]).success();
             Ok(())
-        });
-        let request = Request { about_to_publish: Some(collect), ..lab::request("beside a collection") };
+        };
+        let request = lab::request_with("beside a collection", collect);
         let outcome = lab.commit_as(&base, &changes, request).await.unwrap();
         assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
         assert_eq!(lab::reference_keys(place.path()).await, model.keys(), "{version:?}");

@@ -241,8 +241,8 @@ impl Engine {
             self.rebase_onto_landed(work, repository, landed.id).await?;
             rest = after;
         }
-        match &work.request.may_rebase_onto {
-            Some(may_rebase_onto) => may_rebase_onto(Arc::clone(&work.base), work.has_landed).await,
+        match &work.request.host {
+            Some(host) => host.conflicts_with(&work.base, work.has_landed).await,
             None => Ok(Vec::new()),
         }
     }
@@ -380,9 +380,8 @@ impl Engine {
         };
         work.progress.enter(Stage::Publish);
         let id = prepared.id;
-        if let Some(about_to_publish) = &work.request.about_to_publish {
-            let about_to_publish = Arc::clone(about_to_publish);
-            blocking(move || about_to_publish(id)).await?;
+        if let Some(host) = work.request.host.clone() {
+            blocking(move || host.on_publish(id)).await?;
         }
         failpoints::pass("commit.publish")?;
         let Request { branch, amend, .. } = work.request;

@@ -15,9 +15,7 @@ use super::manifests::ManifestWriter;
 use super::progress::CommitProgress;
 use super::rebase::{self, Comparison};
 use super::replace_record::RESERVED_ITEMS;
-pub use super::request::{
-    CommitOutcome, EngineOptions, OnConflict, PublishCallback, RebaseCheck, Request, Rewrite, Sizes,
-};
+pub use super::request::{CommitHost, CommitOutcome, EngineOptions, OnConflict, Request, Rewrite, Sizes};
 use super::splitting::{self, Splitting};
 use super::times::RenewedTimes;
 use super::upload::{self, StoredChunks};
@@ -120,8 +118,8 @@ impl Engine {
     ) -> Result<CommitOutcome> {
         let renewed = RenewedTimes::default();
         let outcome = self.run(base, changes, request, &renewed, progress).await;
-        if let Some(flush_failed) = &request.flush_failed {
-            renewed.take_unflushed().iter().for_each(|name| flush_failed(name));
+        if let Some(host) = &request.host {
+            renewed.take_unflushed().iter().for_each(|name| host.on_flush_failure(name));
         }
         if matches!(outcome, Ok(CommitOutcome::Committed { .. })) {
             renewed.keep();

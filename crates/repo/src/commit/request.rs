@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -64,15 +64,26 @@ pub struct Sizes {
     pub pack_size: u64,
 }
 
-/// Callback that receives the id of a snapshot that is about to be published.
-pub type PublishCallback = Arc<dyn Fn(ObjectId) -> Result<()> + Send + Sync>;
+/// Program that commits, as far as the engine asks it on the way.
+#[async_trait]
+pub trait CommitHost: Send + Sync {
+    /// Called with the id of the new snapshot before each attempt to publish, which an error stops.
+    /// A caller that dies before it receives the outcome looks for the id in the history. May
+    /// block.
+    fn on_publish(&self, _snapshot: ObjectId) -> Result<()> {
+        Ok(())
+    }
 
-/// Callback that receives the name of a file that could not be flushed.
-pub type FlushCallback = Arc<dyn Fn(&str) + Send + Sync>;
+    /// Called with the name of each [`super::changes::ChunkFile`] of a failed commit whose bytes
+    /// could not be written to the disk.
+    fn on_flush_failure(&self, _file: &str) {}
 
-/// Callback that receives a newer commit that the changes are about to be rebased onto, and true if
-/// that is or follows one of [`Request::unconfirmed`]. Returns further conflicts.
-pub type RebaseCheck = Arc<dyn Fn(Arc<Snapshot>, bool) -> BoxFuture<'static, Result<Vec<Conflict>>> + Send + Sync>;
+    /// Called before the changes are rebased onto the newer commit `tip`; `has_landed` is true if
+    /// that is or follows one of [`Request::unconfirmed`]. Returns further conflicts.
+    async fn conflicts_with(&self, _tip: &Arc<Snapshot>, _has_landed: bool) -> Result<Vec<Conflict>> {
+        Ok(Vec::new())
+    }
+}
 
 /// Options of a commit.
 #[derive(Clone, Default)]
@@ -99,18 +110,11 @@ pub struct Request {
     /// Chunk objects that the caller guarantees to exist. Other objects are checked, and stored
     /// again in cases of doubt.
     pub known_objects: Option<KnownObjects>,
-    /// Called with the id of the new snapshot before each attempt to publish, so that the caller
-    /// can record it: a caller that dies before it receives the outcome looks for the id in the
-    /// history.
-    pub about_to_publish: Option<PublishCallback>,
-    /// Called with the name of each [`super::changes::ChunkFile`] of a failed commit whose bytes
-    /// could not be written to the disk.
-    pub flush_failed: Option<FlushCallback>,
     /// Commits of earlier states of the changes that were discarded because their publication was
     /// never confirmed. If such a commit is on the branch all the same, it is no concurrent commit.
     pub unconfirmed: Vec<ObjectId>,
-    /// Called before the changes are rebased onto a newer commit.
-    pub may_rebase_onto: Option<RebaseCheck>,
+    /// The caller, if it keeps anything that depends on the outcome.
+    pub host: Option<Arc<dyn CommitHost>>,
 }
 
 impl Request {

@@ -107,7 +107,8 @@ pub(super) fn changed_numbers(working: &WorkingTree, changes: &ChangeSet) -> Vec
 /// asked before the move, during which files are not opened.
 pub(super) async fn base_invalidations(
     repository: &Repository,
-    (old, new): (&Tree, &Tree),
+    old: &Tree,
+    new: &Tree,
     commits: &[ObjectId],
     moved: &[Move],
 ) -> Vec<Invalidation> {

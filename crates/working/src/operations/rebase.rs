@@ -57,7 +57,8 @@ pub(super) async fn follow_commit(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
     tree: &Arc<Tree>,
-    (before, others): (&DetectedChanges, Others<'_>),
+    before: &DetectedChanges,
+    others: Others<'_>,
     new_ids: &NewIds,
 ) -> Result<Vec<Invalidation>> {
     let changed = changed_numbers(working, &before.changes);

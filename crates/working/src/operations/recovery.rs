@@ -169,10 +169,9 @@ pub(super) async fn finish(
     // Nothing records which conflicts with the commits between were resolved, and how.
     let given_up = detected.data_files();
     let others = if remote_commits.is_empty() { Others::Absent } else { Others::Merged { given_up: &given_up } };
-    let changes = (&detected, others);
     let moved = &detected.changes.moved;
-    let mut invalidations = base_invalidations(repository, (&base.tree, &tree), &remote_commits, moved).await;
-    invalidations.extend(rebase::follow_commit(working, guard, &tree, changes, &NewIds::default()).await?);
+    let mut invalidations = base_invalidations(repository, &base.tree, &tree, &remote_commits, moved).await;
+    invalidations.extend(rebase::follow_commit(working, guard, &tree, &detected, others, &NewIds::default()).await?);
     working.upper().clear_publishing();
     info!("a commit was interrupted after it was visible: it is snapshot {id}");
     Ok(Some(invalidations))

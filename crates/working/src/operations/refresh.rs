@@ -101,7 +101,7 @@ impl Session {
             };
             stages.enter("showing the new snapshot");
             let tree = self.working.moves().tree_of(compared.tip, Arc::clone(&self.reader))?;
-            let mut invalidations = base_invalidations(&repository, (&base.tree, &tree), &compared.commits, &[]).await;
+            let mut invalidations = base_invalidations(&repository, &base.tree, &tree, &compared.commits, &[]).await;
             match rebase::rebase_uncommitted(&self.working, &guard, &tree, &detected, &self.new_ids).await? {
                 Rebased::Done(more) => invalidations.extend(more),
                 Rebased::Collisions(collisions) => {

@@ -60,6 +60,16 @@ pub struct Handles {
     passthrough_used: AtomicBool,
 }
 
+/// Time in which data files may be linked into the repository.
+#[derive(Debug)]
+pub struct Linking<'a>(&'a AtomicBool);
+
+impl Drop for Linking<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 impl Handles {
     pub(super) fn new(contents: &Arc<FileContents>) -> Self {
         Handles {
@@ -308,10 +318,11 @@ impl Handles {
         if is_there { Ok(()) } else { Err(gone(number)) }
     }
 
-    /// Sets whether data files may be linked into the repository: no further file is then opened
-    /// for passthrough.
-    pub fn set_linking(&self, linking: bool) {
-        self.linking.store(linking, Ordering::Release);
+    /// Allows data files to be linked into the repository, until the result is dropped: no further
+    /// file is opened for passthrough.
+    pub fn allow_linking(&self) -> Linking<'_> {
+        self.linking.store(true, Ordering::Release);
+        Linking(&self.linking)
     }
 
     /// Returns true if the kernel may write, or may have written, to data files by passthrough.
