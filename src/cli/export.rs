@@ -99,9 +99,9 @@ pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
             let local = repository.storage().local_path();
             let force = arguments.force || arguments.delete;
             let destination = if arguments.dry_run {
-                Destination::inspect(&path, (&source, &taken), local.as_deref(), force)?
+                Destination::inspect(&path, &source, &taken, local.as_deref(), force)?
             } else {
-                Some(Destination::open(&path, (&source, &taken), local.as_deref(), force)?)
+                Some(Destination::open(&path, &source, &taken, local.as_deref(), force)?)
             };
             let how = ExportOptions {
                 delete: arguments.delete,

@@ -18,7 +18,7 @@ use icechunkfs_repo::commit::progress::{CommitProgress, Stage};
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
 use icechunkfs_store::storage::{self, settings::Settings};
-use icechunkfs_working::transfer::import::{self, ImportOptions, ImportResult, ImportTarget};
+use icechunkfs_working::transfer::import::{self, ImportMeans, ImportOptions, ImportResult, ImportTarget};
 use icechunkfs_working::transfer::{Counters, SkippedPath};
 
 #[derive(Debug, Args)]
@@ -104,8 +104,8 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
         open::run(async {
             let target = target(arguments).await?;
             let budget = |fixed| limits.budget(fixed);
-            let progress = (&counters, &progress);
-            import::import(&arguments.src, target, &options, engine_options, &budget, system_clock, progress).await
+            let means = ImportMeans { engine: engine_options, memory: &budget, clock: system_clock };
+            import::import(&arguments.src, target, &options, means, &counters, &progress).await
         })
     })?;
     let failure = failure(&imported);

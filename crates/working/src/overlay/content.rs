@@ -92,7 +92,7 @@ impl FileContents {
             None => base.tree.read(number.0, offset, size).await,
             Some((_, _, _, Some(file))) => read_file(&file, offset, size).map(Data::Bytes),
             Some((id, source, place, None)) => {
-                let read = self.read_source(id, (&source, place.as_ref(), &base), offset, size).await;
+                let read = self.read_source(id, &source, place.as_ref(), &base, offset, size).await;
                 read.context(|| self.upper.describe(number))
             }
         }
@@ -122,7 +122,9 @@ impl FileContents {
     async fn read_source(
         &self,
         id: EntryId,
-        (source, place, base): (&Source, Option<&TreePlace>, &Base),
+        source: &Source,
+        place: Option<&TreePlace>,
+        base: &Base,
         offset: u64,
         size: u32,
     ) -> Result<Data> {
@@ -295,7 +297,7 @@ impl FileContents {
             let locked = self.upper.lock();
             (Arc::clone(&locked.base), locked.state.get(id).and_then(|inode| inode.lower.clone()))
         };
-        let read = |at, size| self.read_source(id, (source, place.as_ref(), &base), at, size);
+        let read = |at, size| self.read_source(id, source, place.as_ref(), &base, at, size);
         copy_steps(range, into, 0, read).await.map(drop)
     }
 

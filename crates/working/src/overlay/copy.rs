@@ -52,7 +52,7 @@ impl FileContents {
     {
         let guard = self.upper.enter().await?;
         let Outside { size, payload, read } = source;
-        match self.begin_copy(&guard, (size, payload), offset, to, length).await? {
+        match self.begin_copy(&guard, size, payload, offset, to, length).await? {
             Rest::Nothing(copied) => Ok(copied),
             Rest::Bytes(length, into) => {
                 copy_steps(offset..offset + length, &into, to.1.wrapping_sub(offset).cast_signed(), read).await
@@ -66,7 +66,7 @@ impl FileContents {
         let ((source, offset), (_, at)) = (from, to);
         self.complete_number(source).await?;
         let size = self.upper.attributes(source).await?.size;
-        let rest = self.begin_copy(&guard, (size, self.payload_of(source)), offset, to, length).await?;
+        let rest = self.begin_copy(&guard, size, self.payload_of(source), offset, to, length).await?;
         let (length, into) = match rest {
             Rest::Nothing(copied) => return Ok(copied),
             Rest::Bytes(length, into) => (length, into),
@@ -87,11 +87,13 @@ impl FileContents {
     async fn begin_copy(
         &self,
         guard: &SharedTreeGuard<'_>,
-        (size, payload): (u64, impl Future<Output = Result<Option<ChunkPayload>>> + Send),
+        size: u64,
+        payload: impl Future<Output = Result<Option<ChunkPayload>>> + Send,
         offset: u64,
-        (target, at): (Ino, u64),
+        to: (Ino, u64),
         length: u64,
     ) -> Result<Rest> {
+        let (target, at) = to;
         let length = length.min(size.saturating_sub(offset)).min(AT_ONCE);
         if length == 0 {
             return Ok(Rest::Nothing(0));

@@ -71,7 +71,7 @@ impl FileContents {
             }
             self.upper.durable.write_out_early(data);
         }
-        let brought = self.install_copy(file_lock, (data, brought), &source, times);
+        let brought = self.install_copy(file_lock, data, brought, &source, times);
         self.upper.unlink_if_nearly_full().await;
         brought
     }
@@ -81,7 +81,8 @@ impl FileContents {
     fn install_copy(
         &self,
         file_lock: &FileLock,
-        (data, brought): (DataFileId, Result<File>),
+        data: DataFileId,
+        brought: Result<File>,
         source: &Source,
         times: Result<Meta>,
     ) -> Result<Arc<File>> {

@@ -49,6 +49,13 @@ pub enum RenameMode {
     Exchange,
 }
 
+/// Name of a directory, with what it means.
+struct FoundName<T> {
+    parent: Ino,
+    name: Name,
+    found: T,
+}
+
 /// Names: creating, removing, moving, finding and listing them.
 #[derive(Debug)]
 pub struct Namespace {
@@ -263,7 +270,9 @@ impl Namespace {
         if let Some(data) = replaces {
             self.upper.durable.write_out_early(data);
         }
-        self.rename_found(&guard, (parent, name, source), (new_parent, new_name, target), how, hide, replaces)?;
+        let from = FoundName { parent, name, found: source };
+        let to = FoundName { parent: new_parent, name: new_name, found: target };
+        self.rename_found(&guard, from, to, how, hide, replaces)?;
         self.upper.unlink_if_nearly_full().await;
         Ok(())
     }
@@ -284,12 +293,14 @@ impl Namespace {
     fn rename_found(
         &self,
         guard: &SharedTreeGuard<'_>,
-        (parent, name, source): (Ino, Name, Lookup),
-        (new_parent, new_name, target): (Ino, Name, Option<Lookup>),
+        from: FoundName<Lookup>,
+        to: FoundName<Option<Lookup>>,
         how: RenameMode,
         hide: bool,
         replaces: Option<DataFileId>,
     ) -> Result<()> {
+        let FoundName { parent, name, found: source } = from;
+        let FoundName { parent: new_parent, name: new_name, found: target } = to;
         let mut locked = self.upper.lock();
         let id = locked.promote_found(guard, &source)?;
         let replaced = match &target {

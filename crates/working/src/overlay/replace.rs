@@ -170,7 +170,7 @@ impl TreeMoves {
         let (mut old, opens, generation) = self.snapshot();
         self.part_untracked(&mut old, &base, untracked, new_data).await?;
         let (returned, staying) = Returned::find(&old, &base.tree, path);
-        self.part_staying(&mut old, &opens, &base, (&returned, &staying), new_data).await?;
+        self.part_staying(&mut old, &opens, &base, &returned, &staying, new_data).await?;
         let mut standing = Vec::new();
         for entry in untracked.iter() {
             let parent = old.get(entry.0).and_then(|parent| parent.lower.as_ref());

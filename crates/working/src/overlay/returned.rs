@@ -154,7 +154,8 @@ impl TreeMoves {
         state: &mut State,
         opens: &HashSet<Ino>,
         base: &Base,
-        (returned, staying): (&Returned, &Staying),
+        returned: &Returned,
+        staying: &Staying,
         new_data: &mut Vec<DataFileId>,
     ) -> Result<()> {
         let goes_back = |inode: &Inode| !inode.is_directory() && returned.goes_back(&base.tree, inode);

@@ -179,7 +179,8 @@ impl Destination {
     /// another export writes to it.
     pub fn open(
         path: &Path,
-        (source, taken): (&ExportSource, &BTreeSet<String>),
+        source: &ExportSource,
+        taken: &BTreeSet<String>,
         repository: Option<&Path>,
         force: bool,
     ) -> Result<Self> {
@@ -195,7 +196,8 @@ impl Destination {
     /// such directory.
     pub fn inspect(
         path: &Path,
-        (source, taken): (&ExportSource, &BTreeSet<String>),
+        source: &ExportSource,
+        taken: &BTreeSet<String>,
         repository: Option<&Path>,
         force: bool,
     ) -> Result<Option<Self>> {
@@ -596,7 +598,7 @@ mod tests {
     fn files_take_their_names_whole_with_or_without_a_temporary_one() {
         for nameless in [true, false] {
             let place = tempfile::tempdir().unwrap();
-            let mut destination = Destination::open(place.path(), (&source("1"), &none()), None, false).unwrap();
+            let mut destination = Destination::open(place.path(), &source("1"), &none(), None, false).unwrap();
             destination.nameless &= nameless;
             // A file of an export that was killed while writing it.
             std::fs::create_dir_all(place.path().join("a/b")).unwrap();
@@ -621,7 +623,7 @@ mod tests {
     #[test]
     fn what_was_there_before_is_known() {
         let place = tempfile::tempdir().unwrap();
-        let open = |snapshot: &str, force| Destination::open(place.path(), (&source(snapshot), &none()), None, force);
+        let open = |snapshot: &str, force| Destination::open(place.path(), &source(snapshot), &none(), None, force);
         assert_eq!(open("1", false).unwrap().before(), Before::Nothing);
         assert_eq!(open("1", false).unwrap().before(), Before::Resumed);
         assert_eq!(open("2", false).unwrap_err().kind(), ErrorKind::NotEmpty);
@@ -659,7 +661,7 @@ mod tests {
         }
         let place = tempfile::tempdir().unwrap();
         let taken: BTreeSet<String> = [MARKER.to_owned(), marker_name(2)].into();
-        let open = |taken: &BTreeSet<String>| Destination::open(place.path(), (&source("1"), taken), None, true);
+        let open = |taken: &BTreeSet<String>| Destination::open(place.path(), &source("1"), taken, None, true);
         std::fs::create_dir(place.path().join(marker_name(1))).unwrap();
         let found = open(&taken).unwrap();
         assert_eq!((found.marker.as_str(), found.before()), (marker_name(3).as_str(), Before::OtherContent));
@@ -680,14 +682,14 @@ mod tests {
     fn nothing_is_made_beside_it() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("root");
-        let destination = Destination::open(&root, (&source("1"), &none()), None, false).unwrap();
+        let destination = Destination::open(&root, &source("1"), &none(), None, false).unwrap();
         std::os::unix::fs::symlink("..", root.join("up")).unwrap();
         for path in ["..", "../x", "a/../../x", "up", "up/x", "/x"] {
             assert!(destination.folder(path).is_err(), "{path}");
         }
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
-        let inside = Destination::open(&root.join("x"), (&source("1"), &none()), Some(&root), false).unwrap_err();
-        let above = Destination::open(place.path(), (&source("1"), &none()), Some(&root), true).unwrap_err();
+        let inside = Destination::open(&root.join("x"), &source("1"), &none(), Some(&root), false).unwrap_err();
+        let above = Destination::open(place.path(), &source("1"), &none(), Some(&root), true).unwrap_err();
         assert_eq!((inside.kind(), above.kind()), (ErrorKind::InvalidInput, ErrorKind::InvalidInput));
     }
 }

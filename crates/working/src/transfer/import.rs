@@ -108,19 +108,28 @@ pub struct ImportResult {
     pub dry_run: bool,
 }
 
+/// Means by which a directory is imported.
+#[derive(Clone, Copy)]
+pub struct ImportMeans<'a> {
+    /// Limits of the commit.
+    pub engine: EngineOptions,
+    /// Returns the budget for reading the repository, as a function of the bytes that its snapshot
+    /// takes.
+    pub memory: &'a dyn Fn(u64) -> Result<Budget>,
+    /// Time of the commit.
+    pub clock: Clock,
+}
+
 /// Imports the directory `source`.
 ///
-/// `memory` returns the budget for reading the repository, as a function of the bytes that its
-/// snapshot takes; `clock` supplies the commit time. Nothing is committed if there are violations
-/// or conflicts: the result lists them.
+/// Nothing is committed if there are violations or conflicts: the result lists them.
 pub async fn import(
     source: &Path,
     target: ImportTarget,
     options: &ImportOptions,
-    engine_options: EngineOptions,
-    memory: &dyn Fn(u64) -> Result<Budget>,
-    clock: Clock,
-    (counters, progress): (&Arc<Counters>, &CommitProgress),
+    means: ImportMeans<'_>,
+    counters: &Arc<Counters>,
+    progress: &CommitProgress,
 ) -> Result<ImportResult> {
     let root = Arc::new(open(source, &target)?);
     let jobs = options.jobs;
@@ -146,9 +155,9 @@ pub async fn import(
             let snapshot = repository.snapshot(tip, MAX_SNAPSHOT).await?;
             (Arc::clone(repository.storage()), snapshot)
         }
-        ImportTarget::Empty(storage) => (Arc::clone(storage), create::initial(clock)?),
+        ImportTarget::Empty(storage) => (Arc::clone(storage), create::initial(means.clock)?),
     };
-    let tree = tree(snapshot, &storage, memory)?;
+    let tree = tree(snapshot, &storage, means.memory)?;
     let reader = Arc::clone(tree.reader());
     let mut out = ImportResult { dry_run: options.dry_run, ..ImportResult::default() };
     let (mut detected, clashes) = detect_changes(&scanned, &tree, options).await?;
@@ -186,7 +195,7 @@ pub async fn import(
     let (repository, branch) = match target {
         ImportTarget::Branch(repository, branch) => (repository, branch),
         ImportTarget::Empty(storage) => {
-            create::create(&*storage, false, clock).await?;
+            create::create(&*storage, false, means.clock).await?;
             out.created_repository = true;
             (Repository::open(storage).await?, DEFAULT_BRANCH.to_owned())
         }
@@ -201,7 +210,7 @@ pub async fn import(
     };
     let changes = std::mem::take(&mut detected.changes);
     drop((scanned, tree, detected));
-    let engine = Engine::new(Arc::clone(repository.storage()), reader, clock, engine_options);
+    let engine = Engine::new(Arc::clone(repository.storage()), reader, means.clock, means.engine);
     let message =
         if options.message.is_empty() { format!("Import of {}", source.display()) } else { options.message.clone() };
     let metadata = options.metadata.clone();

@@ -15,7 +15,7 @@ use super::super::listing::join;
 use super::super::node::{Entry, Inode};
 use super::super::replace::translate;
 use super::super::state::numbered;
-use super::merge::{CreatedDirectory, EntryContext, Merge, Visit};
+use super::merge::{Child, CreatedDirectory, EntryContext, Merge, Visit};
 use crate::scratch::record::{Body, EntryId, Name, Source};
 use icechunkfs_base::error::Result;
 use icechunkfs_tree::tree::Tree;
@@ -146,13 +146,8 @@ impl Merge<'_> {
 
     /// Keeps an entry of a detached directory for a file of the base: the directory does not show
     /// it otherwise.
-    pub(super) fn show_again(
-        &mut self,
-        parent: EntryId,
-        name: Name,
-        place: &TreePlace,
-        (id, inode, entry): (EntryId, &Inode, Entry),
-    ) {
+    pub(super) fn show_again(&mut self, parent: EntryId, name: Name, place: &TreePlace, child: Child<'_>) {
+        let Child { id, inode, entry } = child;
         self.adopt(id, inode, Some(place));
         if self.out.state.get(id).is_some_and(|new| new.number != inode.number) {
             self.invalidate_name(parent, &name);

@@ -189,9 +189,9 @@ impl<'a> Merge<'a> {
                 match child {
                     None => self.whiteout(here, entry.covers).await?,
                     Some((id, inode)) if inode.is_directory() => {
-                        self.directory(here, (id, inode, entry)).await?;
+                        self.directory(here, Child { id, inode, entry }).await?;
                     }
-                    Some((id, inode)) => self.file(here, (id, inode, entry)).await?,
+                    Some((id, inode)) => self.file(here, Child { id, inode, entry }).await?,
                 }
             }
         }
@@ -260,8 +260,9 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    async fn directory(&mut self, here: EntryContext<'_>, (id, inode, entry): (EntryId, &Inode, Entry)) -> Result<()> {
-        let Some(placement) = self.placement(&here, (id, inode, entry)).await? else {
+    async fn directory(&mut self, here: EntryContext<'_>, child: Child<'_>) -> Result<()> {
+        let Child { id, inode, entry } = child;
+        let Some(placement) = self.placement(&here, child).await? else {
             self.out.collisions.push(Collision { path: here.path, is_untracked: false });
             return Ok(());
         };
@@ -324,11 +325,8 @@ impl<'a> Merge<'a> {
 
     /// Returns the placement of a directory; `None` if it cannot be joined with the new base's
     /// entry of that name.
-    async fn placement(
-        &self,
-        here: &EntryContext<'_>,
-        (id, inode, entry): (EntryId, &Inode, Entry),
-    ) -> Result<Option<Placement>> {
+    async fn placement(&self, here: &EntryContext<'_>, child: Child<'_>) -> Result<Option<Placement>> {
+        let Child { id, inode, entry } = child;
         let tree = &self.to.tree;
         let is_directory = here.new_place.as_ref().is_some_and(|place| tree.is_directory_place(place));
         if self.is_published() {
@@ -387,7 +385,8 @@ impl<'a> Merge<'a> {
         }
     }
 
-    async fn file(&mut self, here: EntryContext<'_>, (id, inode, entry): (EntryId, &Inode, Entry)) -> Result<()> {
+    async fn file(&mut self, here: EntryContext<'_>, child: Child<'_>) -> Result<()> {
+        let Child { id, inode, entry } = child;
         let key = here.visit.old.map(|directory| (directory, here.name.clone()));
         let is_in = |set: &HashSet<(EntryId, Name)>| key.as_ref().is_some_and(|key| set.contains(key));
         let (is_published, is_untracked) = match self.purpose {
@@ -420,7 +419,7 @@ impl<'a> Merge<'a> {
         let parent = here.visit.new;
         let name = here.name;
         if let (true, true, 1, Some(place)) = (here.visit.is_detached, is_base, inode.names.len(), &place) {
-            self.show_again(parent, name, place, (id, inode, entry));
+            self.show_again(parent, name, place, child);
             return Ok(());
         }
         // Files that remain after a commit are those that it did not take.
@@ -506,6 +505,14 @@ impl<'a> Merge<'a> {
         let numbers: HashSet<Ino> = numbers.map(|inode| inode.number).collect();
         self.out.invalidations.extend(numbers.into_iter().map(|number| Invalidation::Entry(number, name.clone())));
     }
+}
+
+/// Entry of a directory that the merge looks at, with the inode that it is of.
+#[derive(Clone, Copy)]
+pub(super) struct Child<'a> {
+    pub(super) id: EntryId,
+    pub(super) inode: &'a Inode,
+    pub(super) entry: Entry,
 }
 
 /// Entry of a directory, and the places of both bases under its name.
