@@ -54,6 +54,33 @@ fn files(directory: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
+#[test]
+fn what_documents_lead_to_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut documents = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    files(&root.join("docs"), ".md", &mut documents);
+    let mut found = 0;
+    let mut wrong = Vec::new();
+    for document in documents {
+        let text = std::fs::read_to_string(&document).unwrap();
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+        let links = links.map(|link| link.split('#').next().unwrap()).filter(|link| !link.contains("://"));
+        let mut places: Vec<PathBuf> = links.map(|link| document.parent().unwrap().join(link)).collect();
+        let is_guide = ["CONTRIBUTING.md", "where.md", "tests.md"].iter().any(|name| document.ends_with(name));
+        let is_place = |word: &str| {
+            let folders = ["src/", "crates/", "tests/", "docs/", "scripts/", "python/"];
+            is_guide && folders.iter().any(|folder| word.starts_with(folder)) && !word.contains([' ', '*', '{'])
+        };
+        let text = text.replace("```", "");
+        let words = quoted(&text).into_iter().map(|(_, word)| word).filter(|word| is_place(word));
+        places.extend(words.map(|word| root.join(word)));
+        found += places.len();
+        wrong.extend(places.into_iter().filter(|place| !place.exists()).map(|place| (document.clone(), place)));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(found > 150, "{found}");
+}
+
 /// Returns the names in brackets of a document that are no links: `[`one::test`, `another`]`.
 fn named_tests(document: &str) -> Vec<&str> {
     let mut names = Vec::new();

@@ -11,16 +11,16 @@
 //! failure therefore reaches no program; it is logged, and the upload is retried with backoff.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use serde::Serialize;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
-use super::Session;
 use super::changes::chunks::is_chunk;
 use super::changes::documents::Document as Checked;
+use crate::overlay::WorkingTree;
 use crate::overlay::frozen::Contents;
 use crate::overlay::uploads::{Document, Named, Ticket, UploadDecision, UploadPause, Uploaded};
 use crate::scratch::data::Stat;
@@ -29,7 +29,10 @@ use crate::scratch::record::EntryId;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::times::system_clock;
 use icechunkfs_repo::commit::changes::{ChangeSet, ChunkChange, ChunkFile};
+use icechunkfs_repo::commit::engine::Engine;
 use icechunkfs_repo::commit::request::KnownObjects;
+use icechunkfs_repo::repo::Repository;
+use icechunkfs_store::storage::Storage;
 use icechunkfs_tree::tree::nodes::ZARR_JSON;
 
 /// Concurrent uploads. With 4 MiB each, this many saturate a link of 1 Gbit/s and 200 ms.
@@ -62,22 +65,41 @@ pub enum UploadMode {
 type Sent = (EntryId, Result<()>);
 type Joined = std::result::Result<Sent, tokio::task::JoinError>;
 
-impl Session {
+/// Uploads ahead of commits.
+#[derive(Debug)]
+pub(super) struct Uploader {
+    working: Arc<WorkingTree>,
+    storage: Arc<dyn Storage>,
+    engine: Arc<Engine>,
+    /// Task that uploads, if there is one.
+    task: OnceLock<AbortHandle>,
+}
+
+impl Uploader {
+    pub(super) fn new(working: &Arc<WorkingTree>, storage: &Arc<dyn Storage>, engine: &Arc<Engine>) -> Arc<Self> {
+        Arc::new(Uploader {
+            working: Arc::clone(working),
+            storage: Arc::clone(storage),
+            engine: Arc::clone(engine),
+            task: OnceLock::new(),
+        })
+    }
+
     /// Starts the eager upload. Does nothing where a commit only links files.
-    pub fn begin_uploads(self: &Arc<Self>) {
+    pub(super) fn begin(self: &Arc<Self>) {
         if self.storage.local_files().is_some() {
             return;
         }
         self.working.uploads().eager().enable();
-        let session = Arc::clone(self);
+        let uploader = Arc::clone(self);
         // The first value stays: there is one mount.
-        let _ = self.uploading.set(tokio::spawn(async move { session.upload_eagerly().await }).abort_handle());
+        let _ = self.task.set(tokio::spawn(async move { uploader.upload_eagerly().await }).abort_handle());
     }
 
     /// Stops the eager upload at once. Nothing will refer to the objects of uploads under way.
-    pub fn end_uploads(&self) {
-        if let Some(uploading) = self.uploading.get() {
-            uploading.abort();
+    pub(super) fn end(&self) {
+        if let Some(task) = self.task.get() {
+            task.abort();
         }
     }
 
@@ -100,8 +122,8 @@ impl Session {
             };
             match self.upload_eligibility(id).await {
                 Ok(UploadDecision::Now(file, ticket)) => {
-                    let session = Arc::clone(&self);
-                    running.spawn(async move { (id, session.send(file, ticket).await) });
+                    let uploader = Arc::clone(&self);
+                    running.spawn(async move { (id, uploader.send(file, ticket).await) });
                 }
                 Ok(UploadDecision::Later) => self.working.uploads().eager().requeue(id),
                 Ok(UploadDecision::Never) => {}
@@ -198,7 +220,7 @@ impl Session {
             return Ok((hold, None));
         }
         // Read before any object is trusted: the engine notices a later collection.
-        let repository = self.repository().await?;
+        let repository = Repository::open(Arc::clone(&self.storage)).await?;
         let is_collected = |uploaded: &Uploaded| {
             let age = u64::try_from((uploaded.at.elapsed() + SKEW).as_micros()).unwrap_or(u64::MAX);
             repository.may_have_been_collected_since(system_clock().saturating_sub(age))

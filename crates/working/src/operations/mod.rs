@@ -32,6 +32,7 @@ use self::changes::{DetectedChanges, NewIds};
 pub use self::commit::CommitOptions;
 pub use self::committed::Committed;
 pub use self::eager_upload::UploadMode;
+use self::eager_upload::Uploader;
 use self::hook::Hook;
 pub use self::invalidation::{Invalidator, announce_head, invalidate_all};
 pub use self::recovery::{RecoveryOptions, open};
@@ -55,7 +56,7 @@ pub struct Session {
     working: Arc<WorkingTree>,
     storage: Arc<dyn Storage>,
     reader: Arc<Reader>,
-    engine: Engine,
+    engine: Arc<Engine>,
     facts: Arc<MountFacts>,
     /// Receiver of invalidations; set once the mount is up.
     kernel: OnceLock<Arc<dyn Invalidator>>,
@@ -70,8 +71,7 @@ pub struct Session {
     new_ids: NewIds,
     /// Directory that the mount shows, once an operation has looked for it; none if there was none.
     shown_inode: OnceLock<Option<Ino>>,
-    /// Task of the eager upload.
-    uploading: OnceLock<tokio::task::AbortHandle>,
+    uploader: Arc<Uploader>,
 }
 
 impl std::fmt::Debug for Session {
@@ -102,7 +102,9 @@ impl Session {
         engine: Engine,
         facts: Arc<MountFacts>,
     ) -> Self {
+        let engine = Arc::new(engine);
         Session {
+            uploader: Uploader::new(&working, &storage, &engine),
             working,
             storage,
             reader,
@@ -116,7 +118,6 @@ impl Session {
             conflicts: Mutex::default(),
             new_ids: NewIds::default(),
             shown_inode: OnceLock::new(),
-            uploading: OnceLock::new(),
         }
     }
 
@@ -148,6 +149,16 @@ impl Session {
     pub fn run_on_commit(&self, command: String) {
         // The first one stays: there is one option.
         let _ = self.hook.set(Hook::new(command, Arc::clone(&self.facts)));
+    }
+
+    /// Starts to store chunks before the commit that will refer to them. Needs a runtime.
+    pub fn begin_uploads(&self) {
+        self.uploader.begin();
+    }
+
+    /// Stops that at once.
+    pub fn end_uploads(&self) {
+        self.uploader.end();
     }
 
     /// Waits for the operations before this one.

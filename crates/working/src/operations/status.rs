@@ -150,7 +150,7 @@ impl Session {
         let arrays = arrays.map(|(path, [written, deleted])| (path, written.len(), deleted.len()));
         let arrays: Vec<ArrayStatus> =
             arrays.map(|(path, written, deleted)| ArrayStatus { path, written, deleted }).collect();
-        let (uploaded_chunks, uploaded_bytes) = self.uploaded(&detected.changes)?;
+        let (uploaded_chunks, uploaded_bytes) = self.uploader.uploaded(&detected.changes)?;
         let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
         let untracked = detected.untracked_paths().into_iter().map(|path| UntrackedFile { path }).collect();
         let changes = detected.changes;

@@ -221,7 +221,7 @@ impl FileContents {
             Some(partial) => partial,
             None if offset == 0 => {
                 let old_size = self.upper.attributes_of(id).await?.size;
-                let data = self.upper.lock().state.next_data_file();
+                let data = self.upper.lock().state.fresh.next_data_file();
                 let file = Arc::new(self.upper.files.create(data)?);
                 Partial { number: data, file, covered: 0, old_size }
             }

@@ -56,7 +56,7 @@ impl FileContents {
                 }
                 return Ok(file);
             }
-            (source, number, locked.state.next_data_file())
+            (source, number, locked.state.fresh.next_data_file())
         };
         let source = source.ok_or_else(|| {
             Error::new(ErrorKind::IsADirectory, format!("{} is no file", self.upper.describe(number)))

@@ -47,7 +47,7 @@ impl<'a> Listed<'a> {
 impl Namespace {
     /// Returns an upper bound for the entries that a listing beginning now may show.
     pub fn listing_limit(&self) -> u64 {
-        self.upper.lock().state.take_next()
+        self.upper.lock().state.fresh.take()
     }
 
     /// Passes the entries of directory `number` after `offset` and before `limit` to `sink`, until

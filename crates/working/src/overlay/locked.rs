@@ -208,7 +208,7 @@ impl Locked {
             if self.state.get(parent).and_then(|inode| inode.directory()?.get(&name)).is_some() {
                 return Err(gone(Ino::of_place(&base.tree, &place)));
             }
-            let id = self.state.next_entry();
+            let id = self.state.fresh.next_entry();
             let body = if base.tree.is_directory_place(&place) { Body::Directory } else { Body::File(Source::Lower) };
             let record = Record::Promote {
                 parent: Some(parent),

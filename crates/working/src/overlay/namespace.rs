@@ -105,7 +105,7 @@ impl Namespace {
         let now = Time::now();
         let gid = if set_group { directory.gid } else { new.gid };
         let meta = Meta { mode, uid: new.uid, gid, atime: now, mtime: now, ctime: now };
-        let id = locked.state.next_entry();
+        let id = locked.state.fresh.next_entry();
         let body = match kind {
             libc::S_IFDIR => Body::Directory,
             libc::S_IFLNK => Body::Symlink(new.target.unwrap_or_else(|| Name::new(b""))),

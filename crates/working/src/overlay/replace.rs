@@ -11,7 +11,7 @@ use super::invalidation::Invalidation;
 use super::node::Inode;
 use super::rebase::Candidate;
 use super::rebase::TreeMoves;
-use super::returned::Returned;
+use super::returned::{Returned, check_shown_once};
 use super::state::State;
 use super::{Base, Ino};
 use crate::scratch::record::{Body, DataFileId, EntryId, Name, Source};
@@ -213,7 +213,7 @@ impl TreeMoves {
         discard.relocated.retain(|(_, id)| !in_the_way.contains(id));
         kept.retain(|id| !in_the_way.contains(id));
         let (state, invalidations) = discard.carry_out(|place| base.meta_of(place))?;
-        state.check_shown_once(&base.tree)?;
+        check_shown_once(&state, &base.tree)?;
         let same_backings = self.same_backings((&old, &base), (&state, &base)).await;
         let candidate = Candidate::of(state, base, &old, generation);
         Ok(Candidate { invalidations, kept, returned, same_backings, ..candidate })
@@ -235,7 +235,7 @@ impl TreeMoves {
             let Some(inode) = inode else { continue };
             let source = self.part(&base.tree, inode, true, new_data).await?;
             let meta = inode.meta;
-            let id = state.next_entry();
+            let id = state.fresh.next_entry();
             state.leave(*parent, name);
             state.insert_bare(id, Ino::of_entry(id), Body::File(source), meta, 0);
             state.put_entry(*parent, name.clone(), Some(id), entry.covers, Some(entry.order));

@@ -293,7 +293,7 @@ impl Edit<'_> {
             let meta = self.base.meta_of(&place);
             return Ok(self.state.make_directory(parent, name, meta, Some(numbered(&tree, place))));
         }
-        let id = self.state.next_entry();
+        let id = self.state.fresh.next_entry();
         let meta = self.meta(&TreePlace::Directory(0));
         self.state.insert_bare(id, Ino::of_entry(id), Body::Directory, meta, 0);
         self.state.put_entry(parent, name.clone(), Some(id), entry.is_some_and(|entry| entry.covers), None);
@@ -305,7 +305,7 @@ impl Edit<'_> {
         let source = if zarr_json.len() <= MOST_INLINE {
             Source::Stored(Stored(ChunkPayload::Inline(zarr_json.clone())))
         } else {
-            let data = self.state.next_data_file();
+            let data = self.state.fresh.next_data_file();
             let mut file = self.moves.upper.files.create(data)?;
             self.new_data.push(data);
             // The journal that names the file is durable at once.
@@ -328,7 +328,7 @@ impl Edit<'_> {
                 None => false,
             },
         };
-        let id = self.state.next_entry();
+        let id = self.state.fresh.next_entry();
         let meta = self.meta(&TreePlace::Metadata(0));
         self.state.insert_bare(id, Ino::of_entry(id), Body::File(source), meta, 0);
         self.state.put_entry(directory, name.clone(), Some(id), covers, None);

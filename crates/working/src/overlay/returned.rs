@@ -177,7 +177,7 @@ impl TreeMoves {
                 Source::Lower => self.part(&base.tree, &inode, false, new_data).await?,
                 Source::Stored(_) | Source::Data(_) => source.clone(),
             };
-            let new = state.next_entry();
+            let new = state.fresh.next_entry();
             state.insert_bare(new, Ino::of_entry(new), Body::File(source), inode.meta, 0);
             for ((parent, name), _) in names {
                 let Some(entry) = state.get(parent).and_then(|inode| inode.directory()?.get(&name)) else { continue };
@@ -193,20 +193,18 @@ impl TreeMoves {
     }
 }
 
-impl State {
-    /// Fails if the base shows a place again that an inode shows elsewhere: two files would have
-    /// one inode number.
-    pub(super) fn check_shown_once(&self, tree: &Tree) -> Result<()> {
-        for (id, inode) in self.iter().filter(|(id, inode)| *id != ROOT && !inode.names.is_empty()) {
-            if let Some(place) = inode.lower.as_ref().filter(|place| self.shows_base_at(tree, place)) {
-                let now = self.path(id).unwrap_or_default();
-                let home = tree.path_of(place);
-                let message = format!(
-                    "{now} comes from {home}, which would be there too: discard {now} first, or commit; nothing was changed"
-                );
-                return Err(Error::new(ErrorKind::Stale, message));
-            }
+/// Fails if the base shows a place again that an inode shows elsewhere: two files would have
+/// one inode number.
+pub(super) fn check_shown_once(state: &State, tree: &Tree) -> Result<()> {
+    for (id, inode) in state.iter().filter(|(id, inode)| *id != ROOT && !inode.names.is_empty()) {
+        if let Some(place) = inode.lower.as_ref().filter(|place| state.shows_base_at(tree, place)) {
+            let now = state.path(id).unwrap_or_default();
+            let home = tree.path_of(place);
+            let message = format!(
+                "{now} comes from {home}, which would be there too: discard {now} first, or commit; nothing was changed"
+            );
+            return Err(Error::new(ErrorKind::Stale, message));
         }
-        Ok(())
     }
+    Ok(())
 }

@@ -106,7 +106,7 @@ impl SparseCopies {
         let Some(from) = self.worth_borrowing(id, |length| length).await? else { return Ok(false) };
         let times = self.upper.attributes_of(id).await?.meta;
         let length = from.length();
-        let data = self.upper.lock().state.next_data_file();
+        let data = self.upper.lock().state.fresh.next_data_file();
         let file = self.upper.files.create(data)?;
         let made = file.set_len(length).map_err(|e| Error::io("lengthening a scratch file", e));
         let made = made.and_then(|()| self.upper.files.set_times(data, times.atime, times.mtime));

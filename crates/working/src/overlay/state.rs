@@ -9,12 +9,14 @@
 //! every change can be reached from the root. A promoted directory shows the base's entries except
 //! those that it has or hides itself.
 
+pub(super) mod fresh;
 mod numbers;
 
 use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 
+use self::fresh::FreshNumbers;
 use super::node::{Directory, Entry, IN_PLACE, Ino, Inode, RestoredNode};
 use super::sparse_copy::SparseCopy;
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
@@ -32,8 +34,8 @@ pub struct State {
     /// Inodes by the base's number of the entry that they show: promoted inodes, and new inodes
     /// that a commit has added to the base, which the kernel knows by another number.
     shown: HashMap<Ino, EntryId>,
-    /// Next inode id, data file number or listing position.
-    next: u64,
+    /// Numbers of inodes, data files and listing positions.
+    pub(super) fresh: FreshNumbers,
     /// Missing ranges of sparse copies, by data file.
     borrowed: HashMap<DataFileId, SparseCopy>,
     /// Nodes that directories were restored from: each gets the id that it had.
@@ -50,14 +52,14 @@ pub struct State {
 impl State {
     /// Creates a state without differences.
     pub fn new() -> Self {
-        State { next: ROOT.0 + 1, ..State::default() }
+        State::default()
     }
 
     /// Returns an empty state whose numbers continue those of this one.
     pub(super) fn successor(&self) -> Self {
         let borrowed = self.borrowed.clone();
         let restored = self.restored.clone();
-        State { next: self.next, borrowed, restored, ..State::default() }
+        State { fresh: self.fresh, borrowed, restored, ..State::default() }
     }
 
     /// Adds an inode without names that shows nothing of the base.
@@ -92,7 +94,7 @@ impl State {
         meta: Meta,
         lower: Option<(TreePlace, Ino)>,
     ) -> EntryId {
-        let id = self.next_entry();
+        let id = self.fresh.next_entry();
         let number = lower.as_ref().map_or(Ino::of_entry(id), |(_, number)| *number);
         self.insert_bare(id, number, Body::Directory, meta, 0);
         self.bind(id, lower);
@@ -125,7 +127,7 @@ impl State {
         let shows_base =
             |inode: &Inode| inode.lower.is_some() && (inode.is_directory() || inode.source() == Some(&Source::Lower));
         let in_place = id.and_then(|id| self.get(id)).is_some_and(shows_base);
-        let order = order.filter(|order| *order != IN_PLACE || in_place).unwrap_or_else(|| self.take_next());
+        let order = order.filter(|order| *order != IN_PLACE || in_place).unwrap_or_else(|| self.fresh.take());
         let is_directory = id.and_then(|id| self.get(id)).is_some_and(Inode::is_directory);
         if let Some(directory) = self.get_mut(parent).and_then(|inode| inode.entries.as_mut()) {
             directory.set(name.clone(), id, is_directory, covers, order);
@@ -133,32 +135,6 @@ impl State {
         if let Some(inode) = id.and_then(|id| self.get_mut(id)) {
             inode.names.push((parent, name));
         }
-    }
-
-    /// Reserves the numbers that `other` has used.
-    pub(super) fn reserve_numbers(&mut self, other: &State) {
-        self.next = self.next.max(other.next);
-    }
-
-    /// Reserves `number` and all below it.
-    pub(super) fn reserve_number(&mut self, number: u64) {
-        self.next = self.next.max(number.saturating_add(1));
-    }
-
-    /// Returns the number for a new inode.
-    pub fn next_entry(&mut self) -> EntryId {
-        EntryId(self.take_next())
-    }
-
-    /// Returns the number for a new data file.
-    pub fn next_data_file(&mut self) -> DataFileId {
-        DataFileId(self.take_next())
-    }
-
-    /// Returns a number that was never used.
-    pub fn take_next(&mut self) -> u64 {
-        self.next += 1;
-        self.next - 1
     }
 
     /// Makes directory `id` one of a restored node.
@@ -290,7 +266,7 @@ impl State {
                 Ok(())
             }
             Record::SetSource { id, source, at } => {
-                self.count_data(&source);
+                self.count_data(&source)?;
                 let inode = self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?;
                 let Body::File(old) = &mut inode.body else {
                     return Err(Error::corrupt(format!("{id} has no bytes")));
@@ -301,7 +277,7 @@ impl State {
             }
             Record::Sparse { data, from, missing } => {
                 // The number must not be reused, even if no inode ever got the data file.
-                self.count_data(&Source::Data(data));
+                self.count_data(&Source::Data(data))?;
                 match SparseCopy::new(from.0, &missing) {
                     Some(borrowed) => self.borrowed.insert(data, borrowed),
                     None => self.borrowed.remove(&data),
@@ -316,7 +292,7 @@ impl State {
             }
             // The journal's durability state has the mark itself.
             Record::FlushFailed { data } => {
-                self.count_data(&Source::Data(data));
+                self.count_data(&Source::Data(data))?;
                 Ok(())
             }
             Record::Whiteout { parent, name } => self.clear_entry(parent, name, true, None),
@@ -345,18 +321,19 @@ impl State {
             return Err(Error::corrupt(format!("{id} is there already")));
         }
         if let Body::File(source) = &body {
-            self.count_data(source);
+            self.count_data(source)?;
         }
-        self.reserve_number(id.0);
+        self.fresh.reserve(id.0)?;
         let number = lower.as_ref().map_or(Ino::of_entry(id), |(_, number)| *number);
         self.insert_bare(id, number, body, meta, 0);
         self.bind(id, lower);
         Ok(())
     }
 
-    fn count_data(&mut self, source: &Source) {
-        if let Source::Data(number) = source {
-            self.reserve_number(number.0);
+    fn count_data(&mut self, source: &Source) -> Result<()> {
+        match source {
+            Source::Data(data) => self.fresh.reserve(data.0),
+            Source::Lower | Source::Stored(_) => Ok(()),
         }
     }
 

@@ -151,8 +151,10 @@ impl Upper {
         let mut salvage = Salvage::new(self.scratch.directory(), self.files.directory());
         for number in self.files.list()?.into_iter().filter(|number| !used.contains(number)) {
             // The file is unlinked later: a new file of this number would be unlinked instead of
-            // it.
-            locked.state.reserve_number(number.0);
+            // it. One with a number that is never given is not ours.
+            if locked.state.fresh.reserve(number.0).is_err() {
+                continue;
+            }
             if !restarted {
                 // The lines that made it unneeded may be in the page cache only.
                 locked.journal.durable().retire(number);

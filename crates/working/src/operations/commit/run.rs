@@ -98,7 +98,7 @@ impl Commit<'_> {
         let session = self.session;
         let changes = &mut prepared.detected.changes;
         let mut files = session.working.uploads().eager().is_enabled().then(|| changes.clone());
-        let (pause, known_objects) = session.use_uploads(changes).await?;
+        let (pause, known_objects) = session.uploader.use_uploads(changes).await?;
         prepared.uploads_wait = Some(pause);
         files = files.filter(|_| known_objects.as_ref().is_some_and(|known_objects| !known_objects.chunks.is_empty()));
         let mut request = Request { known_objects, ..request };
@@ -111,7 +111,7 @@ impl Commit<'_> {
                 // exist: they are uploaded again.
                 (Err(error), Some(files)) if error.kind() == ErrorKind::Stale => {
                     *changes = files;
-                    request.known_objects = session.use_uploads(changes).await?.1;
+                    request.known_objects = session.uploader.use_uploads(changes).await?.1;
                 }
                 (outcome, _) => return outcome,
             }

@@ -115,7 +115,7 @@ impl Merge<'_> {
 
     /// Makes a directory over nothing for what others have added to `place` of the new base.
     pub(super) fn detach(&mut self, here: EntryContext<'_>, place: TreePlace) {
-        let id = self.out.state.next_entry();
+        let id = self.out.state.fresh.next_entry();
         self.out.state.insert_bare(id, Ino::of_entry(id), Body::Directory, self.to.meta_of(&place), 0);
         self.out.state.put_entry(here.visit.new, here.name, Some(id), true, None);
         self.pending.push(Visit {
@@ -138,7 +138,7 @@ impl Merge<'_> {
             self.out.state.make_directory(parent, name, meta, Some(lower));
             return;
         }
-        let id = self.out.state.next_entry();
+        let id = self.out.state.fresh.next_entry();
         self.out.state.insert_bare(id, lower.1, Body::File(Source::Lower), meta, 0);
         self.out.state.bind(id, Some(lower));
         self.out.state.put_entry(parent, name, Some(id), false, None);

@@ -81,7 +81,7 @@ impl TreeMoves {
                 return Ok(Source::Stored(Stored(payload)));
             }
         }
-        let data = self.upper.lock().state.next_data_file();
+        let data = self.upper.lock().state.fresh.next_data_file();
         let file = self.upper.files.create(data)?;
         new_data.push(data);
         let read = |at, size| tree.read(number, at, size);
@@ -182,7 +182,7 @@ impl Merge<'_> {
         let home = names.iter().find(|name| name.is_home).and_then(|name| name.place.clone());
         let lower = home.filter(|_| !is_split).map(|place| numbered(&self.to.tree, place));
         let stays = !inode.number.is_of_base() || lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
-        let new = if is_split { self.out.state.next_entry() } else { id };
+        let new = if is_split { self.out.state.fresh.next_entry() } else { id };
         let number = if is_split { Ino::of_entry(new) } else { inode.number };
         let lookup_count = if is_split { 0 } else { inode.lookup_count };
         self.out.state.insert_bare(new, number, body, inode.meta, lookup_count);

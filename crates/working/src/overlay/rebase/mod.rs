@@ -207,11 +207,14 @@ impl TreeMoves {
         let given_up = candidate.given_up;
         let same_backings = candidate.same_backings;
         let ChangedNumbers { old_versions, vacant, mut of_other_files } = candidate.numbers;
-        state.take_counts(&locked.state);
+        take_counts(&mut state, &locked.state);
         if is_published {
             state.forget_restored();
         } else {
-            state.take_unpublished(&locked.state);
+            // Commits that may still become visible: none of them has exactly these changes. They
+            // may become visible over another base too, since each is made for the branch's tip.
+            let given_up = &locked.state;
+            state.unpublished = given_up.unpublished.iter().chain(&given_up.publishing).cloned().collect();
         }
         for (parent, name, id) in disposable {
             // Another inode may have got the name since.
@@ -320,22 +323,12 @@ impl Locked {
     }
 }
 
-impl State {
-    /// Takes over the lookup counts, and the numbers used since `live` was copied.
-    fn take_counts(&mut self, live: &State) {
-        let counts: Vec<(EntryId, u64)> = live.iter().map(|(id, inode)| (id, inode.lookup_count)).collect();
-        for (id, lookup_count) in counts {
-            if let Some(inode) = self.get_mut(id) {
-                inode.lookup_count = lookup_count;
-            }
+/// Takes the lookup counts, and the numbers used since `live` was copied, over into `state`.
+fn take_counts(state: &mut State, live: &State) {
+    for (id, inode) in live.iter() {
+        if let Some(new) = state.get_mut(id) {
+            new.lookup_count = inode.lookup_count;
         }
-        self.reserve_numbers(live);
     }
-
-    /// Takes over the commits of `old` that may still become visible. None of them has exactly
-    /// these changes. They may become visible over another base too, since each commit is made for
-    /// the tip of the branch.
-    fn take_unpublished(&mut self, old: &State) {
-        self.unpublished = old.unpublished.iter().chain(&old.publishing).cloned().collect();
-    }
+    state.fresh.follow(live.fresh);
 }

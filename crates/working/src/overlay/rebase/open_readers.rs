@@ -239,7 +239,7 @@ impl State {
     fn part_old_version(&mut self, number: Ino, source: Source, meta: Meta) -> Vec<(EntryId, Name)> {
         let body = Body::File(source);
         let Some((id, _)) = self.at_number(number) else {
-            let id = if number.is_of_base() { self.next_entry() } else { EntryId(number.0 - UPPER) };
+            let id = if number.is_of_base() { self.fresh.next_entry() } else { EntryId(number.0 - UPPER) };
             self.insert_bare(id, number, body, meta, 0);
             return Vec::new();
         };
@@ -252,7 +252,7 @@ impl State {
         if names.is_empty() {
             return Vec::new();
         }
-        let new = self.next_entry();
+        let new = self.fresh.next_entry();
         self.insert_bare(new, Ino::of_entry(new), new_body, new_meta, 0);
         self.bind(new, lower);
         for (parent, name) in &names {
@@ -280,7 +280,7 @@ impl State {
         // A listing that is under way may be before the places or behind them: all of these stay
         // there.
         for (directory, name) in missing.into_iter().rev() {
-            let id = self.next_entry();
+            let id = self.fresh.next_entry();
             let meta = base.meta_of(&directory);
             let (directory, number) = numbered(tree, directory);
             self.insert_bare(id, number, Body::Directory, meta, 0);
@@ -289,7 +289,7 @@ impl State {
             parent = id;
         }
         let name = Name::new(name.as_bytes());
-        let id = self.next_entry();
+        let id = self.fresh.next_entry();
         self.insert_bare(id, Ino::of_entry(id), Body::File(Source::Lower), base.meta_of(&place), 0);
         self.bind(id, Some(numbered(tree, place)));
         self.put_entry(parent, name.clone(), Some(id), false, Some(IN_PLACE));
