@@ -155,6 +155,17 @@ impl Namespace {
                 return Ok(None);
             }
         }
+        self.list_own(id, offset, limit, sink).await.map(|()| None)
+    }
+
+    /// Lists the entries of directory `id` that are not in the places of the base's.
+    async fn list_own(
+        &self,
+        id: EntryId,
+        offset: u64,
+        limit: u64,
+        sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
+    ) -> Result<()> {
         let mut from = offset.max(UPPER_OFFSET).saturating_sub(UPPER_OFFSET) + u64::from(offset >= UPPER_OFFSET);
         loop {
             // One page at a time, because attributes may have to be waited for.
@@ -165,21 +176,19 @@ impl Namespace {
                 let entries = entries.take_while(|(order, ..)| *order < limit).take(256);
                 entries.map(|(order, name, id)| (order, name.clone(), id)).collect()
             };
-            let Some((last, ..)) = page.last() else { return Ok(None) };
+            let Some((last, ..)) = page.last() else { return Ok(()) };
             from = last + 1;
             for (order, name, id) in page {
                 // None if the entry was removed meanwhile. One whose size cannot be found out is
                 // listed all the same: it is in the tree.
                 let Some((attributes, is_sized)) = self.upper.listed_attributes(id).await else { continue };
                 if !sink(Listed { is_sized, ..Listed::new(&name.0, attributes, UPPER_OFFSET + order) }) {
-                    return Ok(None);
+                    return Ok(());
                 }
             }
         }
     }
-}
 
-impl Namespace {
     /// Returns the attributes of `id`, which is listed in the place of `entry` of the base, and
     /// whether the size is known. A file with the bytes of the base has the entry's size: the
     /// kernel would cut what programs have open and mapped if it was told another one.

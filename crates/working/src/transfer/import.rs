@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::destination::{is_marker, refuse_repository};
+use super::scan::Scanned;
 use super::{Counters, MAX_LISTED, SkippedPath, known, scan};
 use crate::operations::changes::{DetectedChanges, NewIds, Violation, nodes};
 use crate::overlay::Base;
@@ -108,6 +109,30 @@ pub struct ImportResult {
     pub dry_run: bool,
 }
 
+impl ImportResult {
+    /// Lists what is not committed, with the paths that `relative` returns for those of the tree.
+    fn list_left_out(
+        &mut self,
+        scanned: &Scanned,
+        detected: &DetectedChanges,
+        clashes: Vec<SkippedPath>,
+        relative: impl Fn(&str) -> String,
+    ) {
+        let violations = detected.violations.iter();
+        self.violations = violations
+            .map(|Violation { path, why }| SkippedPath { path: relative(path), why: why.clone() })
+            .chain(clashes)
+            .collect();
+        self.violations_count = self.violations.len() as u64;
+        self.violations.truncate(MAX_LISTED);
+        self.untracked = detected.untracked_paths().iter().map(|path| relative(path)).collect();
+        self.untracked.extend(scanned.others.iter().cloned());
+        self.untracked.sort();
+        self.untracked_count = self.untracked.len() as u64;
+        self.untracked.truncate(MAX_LISTED);
+    }
+}
+
 /// Means by which a directory is imported.
 #[derive(Clone, Copy)]
 pub struct ImportMeans<'a> {
@@ -131,23 +156,7 @@ pub async fn import(
     counters: &Arc<Counters>,
     progress: &CommitProgress,
 ) -> Result<ImportResult> {
-    let root = Arc::new(open(source, &target)?);
-    let jobs = options.jobs;
-    let count = Arc::clone(counters);
-    let scanned = blocking(move || scan::scan(root, jobs, &count)).await.context(|| source.display())?;
-    if scanned.has_file(is_marker) {
-        return Err(Error::invalid(format!(
-            "{}: an export into it was not finished: finish it first",
-            source.display()
-        )));
-    }
-    if !scanned.any_document() {
-        return Err(Error::invalid(format!(
-            "{}: there is no zarr.json in it, and so nothing to import (version 2 of Zarr has .zarray and .zgroup: convert it to \
-             version 3 before)",
-            source.display()
-        )));
-    }
+    let scanned = scan_source(source, &target, options.jobs, counters).await?;
     let (storage, snapshot) = match &target {
         ImportTarget::Branch(repository, branch) => {
             repository.check_writable()?;
@@ -162,17 +171,7 @@ pub async fn import(
     let mut out = ImportResult { dry_run: options.dry_run, ..ImportResult::default() };
     let (mut detected, clashes) = detect_changes(&scanned, &tree, options).await?;
     let relative = |path: &str| below(&options.path, path);
-    let violations = detected.violations.iter();
-    let mut violations: Vec<SkippedPath> =
-        violations.map(|Violation { path, why }| SkippedPath { path: relative(path), why: why.clone() }).collect();
-    violations.extend(clashes);
-    let mut untracked: Vec<String> = detected.untracked_paths().iter().map(|path| relative(path)).collect();
-    untracked.extend(scanned.others.iter().cloned());
-    untracked.sort();
-    (out.untracked_count, out.violations_count) = (untracked.len() as u64, violations.len() as u64);
-    untracked.truncate(MAX_LISTED);
-    violations.truncate(MAX_LISTED);
-    (out.untracked, out.violations) = (untracked, violations);
+    out.list_left_out(&scanned, &detected, clashes, relative);
     if out.violations_count > 0 {
         return Ok(out);
     }
@@ -192,22 +191,7 @@ pub async fn import(
     if options.dry_run || detected.changes.is_empty() {
         return Ok(out);
     }
-    let (repository, branch) = match target {
-        ImportTarget::Branch(repository, branch) => (repository, branch),
-        ImportTarget::Empty(storage) => {
-            create::create(&*storage, false, means.clock).await?;
-            out.created_repository = true;
-            (Repository::open(storage).await?, DEFAULT_BRANCH.to_owned())
-        }
-    };
-    repository.check_store(&branch).await?;
-    // A new repository has a first snapshot, which is the base.
-    let base = if out.created_repository {
-        let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
-        Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?)
-    } else {
-        Arc::clone(tree.snapshot())
-    };
+    let (repository, branch, base) = destination(target, &tree, means.clock, &mut out).await?;
     let changes = std::mem::take(&mut detected.changes);
     drop((scanned, tree, detected));
     let engine = Engine::new(Arc::clone(repository.storage()), reader, means.clock, means.engine);
@@ -225,6 +209,54 @@ pub async fn import(
         }
     }
     Ok(out)
+}
+
+/// Returns the files of `source`, which must be a Zarr tree.
+async fn scan_source(source: &Path, target: &ImportTarget, jobs: usize, counters: &Arc<Counters>) -> Result<Scanned> {
+    let root = Arc::new(open(source, target)?);
+    let count = Arc::clone(counters);
+    let scanned = blocking(move || scan::scan(root, jobs, &count)).await.context(|| source.display())?;
+    if scanned.has_file(is_marker) {
+        return Err(Error::invalid(format!(
+            "{}: an export into it was not finished: finish it first",
+            source.display()
+        )));
+    }
+    if !scanned.any_document() {
+        return Err(Error::invalid(format!(
+            "{}: there is no zarr.json in it, and so nothing to import (version 2 of Zarr has .zarray and .zgroup: convert it to \
+             version 3 before)",
+            source.display()
+        )));
+    }
+    Ok(scanned)
+}
+
+/// Returns the repository, which is created if there is none, its branch, and the base of a commit
+/// of changes of `tree`.
+async fn destination(
+    target: ImportTarget,
+    tree: &Tree,
+    clock: Clock,
+    out: &mut ImportResult,
+) -> Result<(Repository, String, Arc<Snapshot>)> {
+    let (repository, branch) = match target {
+        ImportTarget::Branch(repository, branch) => (repository, branch),
+        ImportTarget::Empty(storage) => {
+            create::create(&*storage, false, clock).await?;
+            out.created_repository = true;
+            (Repository::open(storage).await?, DEFAULT_BRANCH.to_owned())
+        }
+    };
+    repository.check_store(&branch).await?;
+    // A new repository has a first snapshot, which is the base.
+    let base = if out.created_repository {
+        let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
+        Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?)
+    } else {
+        Arc::clone(tree.snapshot())
+    };
+    Ok((repository, branch, base))
 }
 
 /// Opens the directory. Fails if it lies in the repository's directory or contains it.
