@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::common::failing::{Faulty, When};
-use crate::common::lab::{Lab, Model, create, history, reference_keys, request, request_with};
+use crate::common::lab::{Lab, Model, create, history, reference_keys, request_with};
 use crate::common::users::{by_nobody, set_mode};
 use crate::common::{block_on, fsck, is_root};
 use icechunk::RepositoryConfig;
