@@ -13,6 +13,7 @@
 //! 3. Garbage is what nobody can need: a reader, a writer at work, uncommitted changes of a mount,
 //!    or a copy that began before.
 
+pub mod cache;
 pub mod commit;
 pub mod compare;
 pub mod merge;

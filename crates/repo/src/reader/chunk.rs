@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
+use crate::cache::CacheKey;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_store::disk_cache::Name;
 use icechunkfs_store::storage::virtuals::VirtualObject;
@@ -37,6 +40,14 @@ pub struct ChunkRange {
     pub length: u64,
 }
 
+impl CacheKey for ChunkRange {
+    type Value = Bytes;
+
+    fn weight(&self, bytes: &Bytes) -> u64 {
+        self.own_weight() + bytes.len() as u64
+    }
+}
+
 impl From<NativeChunk> for ChunkRange {
     fn from(chunk: NativeChunk) -> Self {
         ChunkRange { object: Object::Native(chunk.object), offset: chunk.offset, length: chunk.length }
@@ -70,7 +81,7 @@ impl ChunkRange {
     }
 
     /// Returns the memory that the range takes as a key, beyond its own size, in bytes.
-    pub(super) fn weight(&self) -> u64 {
+    pub(super) fn own_weight(&self) -> u64 {
         match &self.object {
             Object::Native(_) => 0,
             Object::Virtual(object) => 2 * object.location().len() as u64,

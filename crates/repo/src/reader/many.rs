@@ -13,7 +13,6 @@ use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 
-use super::cache::{Key, Value};
 use super::chunk::{ChunkRange, Object, native_key};
 use super::pieces::MAX_WHOLE;
 use super::prefetch::{GAP, length_of, runs};
@@ -106,7 +105,7 @@ impl Reader {
                     LocalFiles::read_now(file, place, chunk.offset.checked_add(range.start)?)?;
                 }
                 _ => {
-                    let Some(Value::Chunk(bytes)) = self.cache.get(&Key::Chunk(chunk.clone())) else { return None };
+                    let bytes = self.cache.get(chunk)?;
                     place.copy_from_slice(bytes.get(range.start as usize..range.end as usize)?);
                 }
             }

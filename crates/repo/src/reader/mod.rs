@@ -12,7 +12,6 @@
 //! they need is in memory (for local files: in the page cache).
 
 pub mod buffer;
-pub mod cache;
 pub mod chunk;
 mod disk;
 pub mod gauges;
@@ -33,14 +32,15 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use self::buffer::{Buffer, BufferPool};
-use self::cache::{Cache, Key, Owner, Value};
 pub use self::chunk::{ChunkRange, NativeChunk, Object};
 pub use self::many::Part;
 use self::memory::Budget;
+use crate::cache::{Cache, CacheKey};
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::metrics;
 use icechunkfs_format::format::chunk_payload::Checksum;
+use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::manifest::Manifest;
 use icechunkfs_format::format::snapshot::ManifestInfo;
 use icechunkfs_store::storage::Storage;
@@ -77,6 +77,17 @@ pub struct Reader {
     /// Held while a manifest is decoded, one at a time: each needs memory that the cache does not
     /// count yet.
     decoding: Semaphore,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct ManifestKey(ObjectId);
+
+impl CacheKey for ManifestKey {
+    type Value = Arc<Manifest>;
+
+    fn weight(&self, manifest: &Arc<Manifest>) -> u64 {
+        manifest.size() as u64
+    }
 }
 
 /// Largest file of a small manifest, in bytes. Decoding it takes less time than to hand it to
@@ -131,75 +142,26 @@ impl Reader {
     ///
     /// Fails with [`ErrorKind::OutOfMemory`] if it is larger than the memory bound allows.
     pub async fn manifest(self: &Arc<Self>, info: ManifestInfo) -> Result<Arc<Manifest>> {
-        if let Some(Value::Manifest(manifest)) = self.cache.get(&Key::Manifest(info.id)) {
+        if let Some(manifest) = self.cache.get(&ManifestKey(info.id)) {
             return Ok(manifest);
         }
         if let Some(manifest) = self.small_manifest_now(info) {
             return Ok(manifest);
         }
         let this = Arc::clone(self);
-        let loaded = self.cache.get_or_load(Key::Manifest(info.id), async move {
-            this.load_manifest(info).await.map(|manifest| Value::Manifest(Arc::new(manifest)))
-        });
-        match loaded.await? {
-            Value::Manifest(manifest) => Ok(manifest),
-            _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in a manifest's place")),
-        }
+        let load = async move { this.load_manifest(info).await.map(Arc::new) };
+        self.cache.get_or_load(ManifestKey(info.id), load).await
     }
 
-    /// Returns part `part` of the bytes that `owner` makes of chunks: from the cache, or made by
-    /// `make`, once for all concurrent callers.
-    pub fn view_bytes(
-        &self,
-        key: (Owner, u64),
-        make: impl Future<Output = Result<Bytes>> + Send + 'static,
-    ) -> impl Future<Output = Result<Bytes>> + Send + 'static {
-        let loaded = self.view_value(key, async move { make.await.map(Value::Chunk) });
-        async move {
-            match loaded.await? {
-                Value::Chunk(bytes) => Ok(bytes),
-                _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in the place of bytes of a view")),
-            }
-        }
-    }
-
-    /// Returns part `part` of what `owner` makes of chunks like [`Reader::view_bytes`]: bytes, or
-    /// something else.
-    pub fn view_value(
-        &self,
-        (owner, part): (Owner, u64),
-        make: impl Future<Output = Result<Value>> + Send + 'static,
-    ) -> impl Future<Output = Result<Value>> + Send + 'static {
-        self.cache.get_or_load(Key::ViewBytes(owner, part), make)
-    }
-
-    /// Returns part `part` of the bytes that `owner` makes of chunks, if it is in the cache.
-    pub fn cached_view_bytes(&self, (owner, part): (Owner, u64)) -> Option<Bytes> {
-        match self.cache.get(&Key::ViewBytes(owner, part)) {
-            Some(Value::Chunk(bytes)) => Some(bytes),
-            _ => None,
-        }
-    }
-
-    /// Keeps `bytes`, part `part` of those that `owner` has made of chunks.
-    pub fn keep_view_bytes(&self, (owner, part): (Owner, u64), bytes: Bytes) {
-        self.cache.insert(Key::ViewBytes(owner, part), Value::Chunk(bytes));
-    }
-
-    /// Forgets part `part` of the bytes of `owner`: nobody is expected to read it again.
-    pub fn forget_view_bytes(&self, (owner, part): (Owner, u64)) {
-        self.cache.remove(&Key::ViewBytes(owner, part));
-    }
-
-    /// Returns the bytes that the cache may hold.
-    pub fn cache_capacity(&self) -> u64 {
-        self.budget.cache()
+    /// Returns the cache, which those above share for what they make of chunks.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
     }
 
     /// Loads the manifests `infos` that are not in memory. Errors are reported when one of them is
     /// needed.
     pub fn load_ahead(self: &Arc<Self>, infos: impl Iterator<Item = ManifestInfo>) {
-        for info in infos.filter(|info| !self.cache.has(&Key::Manifest(info.id))) {
+        for info in infos.filter(|info| !self.cache.has(&ManifestKey(info.id))) {
             let this = Arc::clone(self);
             drop(tokio::spawn(async move { this.manifest(info).await.map(drop) }));
         }
@@ -216,13 +178,13 @@ impl Reader {
         let mut bytes = vec![0; length];
         LocalFiles::read_now(&file, &mut bytes, 0)?;
         let manifest = Arc::new(decode_small(info, &bytes)?);
-        self.cache.insert(Key::Manifest(info.id), Value::Manifest(Arc::clone(&manifest)));
+        self.cache.insert(ManifestKey(info.id), Arc::clone(&manifest));
         Some(manifest)
     }
 
     /// Keeps a manifest that was just written: it will be read next.
     pub fn keep_manifest(&self, manifest: Manifest) {
-        self.cache.insert(Key::Manifest(manifest.id()), Value::Manifest(Arc::new(manifest)));
+        self.cache.insert(ManifestKey(manifest.id()), Arc::new(manifest));
     }
 
     async fn load_manifest(&self, info: ManifestInfo) -> Result<Manifest> {
@@ -285,12 +247,11 @@ impl Reader {
             return Some(Data::Buffer(buffer));
         }
         let (piece, within) = pieces::only(chunk, offset, length as u64)?;
-        match self.cache.get(&Key::Chunk(piece.clone())) {
-            Some(Value::Chunk(bytes)) => {
+        match self.cache.get(&piece) {
+            Some(bytes) => {
                 metrics::SOURCES.memory.add(length as u64);
                 slice(&bytes, within, length).map(Data::Bytes)
             }
-            Some(_) => None,
             None => self.read_kept_now(&piece, within, length),
         }
     }
@@ -316,20 +277,17 @@ impl Reader {
     async fn whole(self: &Arc<Self>, chunk: &ChunkRange) -> Result<Bytes> {
         let this = Arc::clone(self);
         let owned = chunk.clone();
-        let loaded = self.cache.get_or_load(Key::Chunk(chunk.clone()), async move {
+        let load = async move {
             let permits = this.budget.read_permits(owned.length);
             let permit = Arc::clone(&this.reads).acquire_many_owned(permits).await;
             if let Some(bytes) = this.kept(&owned).await {
-                return Ok(Value::Chunk(bytes));
+                return Ok(bytes);
             }
             let bytes = this.fetch(&owned.object, owned.offset, owned.length).await?;
             this.keep(&owned, &bytes, permit);
-            Ok(Value::Chunk(bytes))
-        });
-        match loaded.await? {
-            Value::Chunk(bytes) => Ok(bytes),
-            _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in a chunk's place")),
-        }
+            Ok(bytes)
+        };
+        self.cache.get_or_load(chunk.clone(), load).await
     }
 
     /// Fetches a range of `object` from its storage.

@@ -11,7 +11,6 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::cache::{Key, Value};
 use super::chunk::ChunkRange;
 use super::pieces::MAX_WHOLE;
 use super::{Reader, slice};
@@ -26,7 +25,7 @@ type Response = Shared<BoxFuture<'static, Result<Bytes>>>;
 impl Reader {
     /// Returns true if `chunk` is in memory or being loaded.
     pub(super) fn has(&self, chunk: &ChunkRange) -> bool {
-        self.cache.has(&Key::Chunk(chunk.clone()))
+        self.cache.has(chunk)
     }
 
     /// Fetches those of `chunks` that are not here yet, in the background. Large ones are left to
@@ -52,20 +51,24 @@ impl Reader {
         let permit = Arc::new(permit);
         let most = length_of(&run);
         // A failure is dropped: the reader of the chunk repeats the request.
-        self.cache.load_ahead(run, |missing| {
-            runs(missing.into_iter().enumerate(), GAP, most).into_iter().flat_map(|(_, run)| {
-                let begin = run.first().map_or(0, |chunk| chunk.offset);
-                let length = length_of(&run);
-                let this = Arc::clone(self);
-                let object = object.clone();
-                let permit = Arc::clone(&permit);
-                let response = async move { this.fetch(&object, begin, length).await }.boxed().shared();
-                run.into_iter().map(move |chunk| {
-                    let response = (response.clone(), begin);
-                    (chunk.clone(), Arc::clone(self).load_part(chunk, response, Arc::clone(&permit)))
+        self.cache.load_ahead(
+            run,
+            |chunk| chunk.length,
+            |missing| {
+                runs(missing.into_iter().enumerate(), GAP, most).into_iter().flat_map(|(_, run)| {
+                    let begin = run.first().map_or(0, |chunk| chunk.offset);
+                    let length = length_of(&run);
+                    let this = Arc::clone(self);
+                    let object = object.clone();
+                    let permit = Arc::clone(&permit);
+                    let response = async move { this.fetch(&object, begin, length).await }.boxed().shared();
+                    run.into_iter().map(move |chunk| {
+                        let response = (response.clone(), begin);
+                        (chunk.clone(), Arc::clone(self).load_part(chunk, response, Arc::clone(&permit)))
+                    })
                 })
-            })
-        });
+            },
+        );
     }
 
     /// Loads `chunk` out of a response, whose first byte is at `begin` in the object. Holds
@@ -75,14 +78,14 @@ impl Reader {
         chunk: ChunkRange,
         (response, begin): (Response, u64),
         permit: Arc<OwnedSemaphorePermit>,
-    ) -> Result<Value> {
+    ) -> Result<Bytes> {
         let bytes = response.await?;
         let part = slice(&bytes, chunk.offset.saturating_sub(begin), chunk.length as usize);
         let part = part.ok_or_else(|| Error::corrupt("a chunk is not where its neighbours are"))?;
         // A slice would keep all of a long response in memory.
         let part = if part.len() == bytes.len() { part } else { Bytes::copy_from_slice(&part) };
         self.keep(&chunk, &part, permit);
-        Ok(Value::Chunk(part))
+        Ok(part)
     }
 }
 

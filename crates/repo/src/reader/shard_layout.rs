@@ -9,8 +9,11 @@
 //! The index is the one piece that is known before anything is read.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use super::chunk::ChunkRange;
 use super::pieces::{MAX_WHOLE, PIECE};
+use crate::cache::CacheKey;
 use icechunkfs_format::zarr::shard::{Index, IndexLocation, ShardLayout};
 
 /// Bytes of a page: the kernel reads whole pages.
@@ -28,11 +31,23 @@ const MAX_PIECES: u64 = 1 << 16;
 
 /// Pieces of one shard, from its first byte to its last.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Layout {
+pub(super) struct Layout {
     /// Start of each piece; the lowest bit is set if the piece continues the inner chunk of the one
     /// before it.
     begins: Box<[u64]>,
     length: u64,
+}
+
+/// Key of the layout of a shard.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct LayoutKey(pub(super) ChunkRange);
+
+impl CacheKey for LayoutKey {
+    type Value = Arc<Layout>;
+
+    fn weight(&self, layout: &Arc<Layout>) -> u64 {
+        self.0.own_weight() + 8 * layout.begins.len() as u64
+    }
 }
 
 /// Returns the range of the index's piece in a shard of `length` bytes, in whole pages.
@@ -86,10 +101,6 @@ impl Layout {
             pieces.begins.push(end);
         }
         Layout { begins: pieces.begins.into(), length }
-    }
-
-    pub(super) fn weight(&self) -> u64 {
-        8 * self.begins.len() as u64
     }
 
     fn begin(&self, number: usize) -> u64 {

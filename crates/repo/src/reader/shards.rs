@@ -20,14 +20,13 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use tracing::debug;
 
-use super::cache::{Key, Value};
 use super::chunk::ChunkRange;
 use super::pieces::{join, only, piece_at, pieces_of};
 use super::prefetch::{length_of, runs};
-use super::shard_layout::{HEAD, Layout, SMALL_PIECE, index_piece};
+use super::shard_layout::{HEAD, Layout, LayoutKey, SMALL_PIECE, index_piece};
 use super::{Data, Reader, cut, not_in_chunk, range_in, slice};
 use icechunkfs_base::blocking::blocking;
-use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::error::Result;
 use icechunkfs_format::zarr::shard::{Index, IndexLocation, ShardLayout};
 
 /// Shards up to this many bytes are fetched whole: two requests would take longer.
@@ -143,17 +142,14 @@ impl Reader {
     /// lie in the shard.
     fn read_shard_now(self: &Arc<Self>, shard: &ChunkRange, offset: u64, length: usize) -> Option<Data> {
         let range = offset..offset.checked_add(length as u64)?;
-        if only(shard, offset, length as u64).is_some_and(|(piece, _)| self.cache.get(&Key::Chunk(piece)).is_some()) {
+        if only(shard, offset, length as u64).is_some_and(|(piece, _)| self.cache.get(&piece).is_some()) {
             self.access_pattern.shards.lock().get_or_insert_mut(shard.clone(), Streams::default).record(&range);
             return self.read_now(shard, offset, length);
         }
-        let Some(Value::Layout(layout)) = self.cache.get(&Key::Layout(shard.clone())) else { return None };
+        let layout = self.cache.get(&LayoutKey(shard.clone()))?;
         let mut parts = Vec::new();
         for number in layout.touched(&range) {
-            match self.cache.get(&Key::Chunk(piece_of(shard, &layout, number))) {
-                Some(Value::Chunk(bytes)) => parts.push((layout.piece(number), bytes)),
-                _ => return None,
-            }
+            parts.push((layout.piece(number), self.cache.get(&piece_of(shard, &layout, number))?));
         }
         let data = join(&parts, &range)?;
         self.prefetch_shard(shard, &layout, &range);
@@ -240,10 +236,8 @@ impl Reader {
     /// [`ReadMode::Beginning`].
     fn read_cached_head(&self, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
         let beginning = 0..FULL_SCAN.min(shard.length);
-        match self.cache.get(&Key::Chunk(part(shard, &beginning))) {
-            Some(Value::Chunk(bytes)) => join(&[(beginning, bytes)], range),
-            _ => None,
-        }
+        let bytes = self.cache.get(&part(shard, &beginning))?;
+        join(&[(beginning, bytes)], range)
     }
 
     /// Returns the bytes of `range`, if they were fetched when the shard was read as a whole.
@@ -270,14 +264,12 @@ impl Reader {
         let this = Arc::clone(self);
         let sharding = sharding.clone();
         let shard = shard.clone();
-        let loaded = self.cache.get_or_load(Key::Layout(shard.clone()), async move {
+        let key = LayoutKey(shard.clone());
+        let load = async move {
             let index = this.index_of(&sharding, &shard).await?;
-            blocking(move || Ok(Value::Layout(Arc::new(Layout::new(&sharding, shard.length, index.as_ref()))))).await
-        });
-        match loaded.await? {
-            Value::Layout(layout) => Ok(layout),
-            _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in the place of a shard's index")),
-        }
+            blocking(move || Ok(Arc::new(Layout::new(&sharding, shard.length, index.as_ref())))).await
+        };
+        self.cache.get_or_load(key, load).await
     }
 
     /// Returns the index of `shard`; none if it has no usable one.

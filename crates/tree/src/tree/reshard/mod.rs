@@ -36,7 +36,7 @@ use icechunkfs_base::memory::{self, Meter, Reservation};
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::ArrayData;
 use icechunkfs_format::zarr::{document, reshard};
-use icechunkfs_repo::reader::cache::Owner;
+use icechunkfs_repo::cache::Owner;
 
 /// Most findings that are kept.
 const MAX_FINDINGS: usize = 10_000;

@@ -17,7 +17,7 @@ use super::super::chunks::{Chunks, Content, FoundChunk};
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_base::memory::{self, Reservation};
 use icechunkfs_format::zarr::{Coords, is_in_grid, is_prefix_in_grid};
-use icechunkfs_repo::reader::cache::Owner;
+use icechunkfs_repo::cache::{CacheKey, Owner};
 
 /// Bytes of an index entry.
 const ENTRY: usize = 16;
@@ -41,6 +41,23 @@ pub(in crate::tree) struct PackedChunks {
 /// Index of a made shard, followed by the number of bytes before it.
 #[derive(Clone, Debug)]
 pub(in crate::tree) struct PackedIndex(Bytes);
+
+/// Key of the index of a made shard in the reader's cache.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct PackedIndexKey {
+    owner: Owner,
+    /// Inode number of the shard.
+    shard: u64,
+}
+
+impl CacheKey for PackedIndexKey {
+    /// None if none of the shard's chunks exists.
+    type Value = Option<PackedIndex>;
+
+    fn weight(&self, index: &Option<PackedIndex>) -> u64 {
+        index.as_ref().map_or(0, |index| index.0.len() as u64)
+    }
+}
 
 impl PackedChunks {
     /// Returns the number of chunks in a shard, missing ones included. It is bounded by
@@ -148,22 +165,20 @@ impl Chunks<'_> {
 
     /// Returns the index of the shard at `coords`, if one of its chunks exists.
     async fn packed_index(&self, packed: &PackedChunks, coords: &[u32]) -> Result<Option<PackedIndex>> {
-        let key = (packed.owner, self.array.first_number + self.array.position(coords));
-        let bytes = match self.reader.cached_view_bytes(key) {
-            Some(bytes) => bytes,
-            None => {
-                let bytes = self.make_packed_index(packed, coords).await?;
-                self.reader.keep_view_bytes(key, bytes.clone());
-                bytes
-            }
-        };
-        Ok((!bytes.is_empty()).then_some(PackedIndex(bytes)))
+        let shard = self.array.first_number + self.array.position(coords);
+        let key = PackedIndexKey { owner: packed.owner, shard };
+        if let Some(index) = self.reader.cache().get(&key) {
+            return Ok(index);
+        }
+        let index = self.make_packed_index(packed, coords).await?;
+        self.reader.cache().insert(key, index.clone());
+        Ok(index)
     }
 
-    /// Makes the index of the shard at `coords`; no bytes if none of its chunks exists.
-    async fn make_packed_index(&self, packed: &PackedChunks, coords: &[u32]) -> Result<Bytes> {
+    /// Makes the index of the shard at `coords`, if one of its chunks exists.
+    async fn make_packed_index(&self, packed: &PackedChunks, coords: &[u32]) -> Result<Option<PackedIndex>> {
         let place = packed.stored_box(coords);
-        let Some((last, rows)) = place.split_last() else { return Ok(Bytes::new()) };
+        let Some((last, rows)) = place.split_last() else { return Ok(None) };
         let length = usize::try_from(packed.count()).unwrap_or(usize::MAX).saturating_mul(ENTRY);
         let mut index = Vec::new();
         let mut held = Reservation::default();
@@ -189,14 +204,15 @@ impl Chunks<'_> {
                 tokio::task::yield_now().await;
             }
         }
-        if !index.is_empty() {
-            let checksum = crc32c::crc32c(&index);
-            index.extend(checksum.to_le_bytes());
-            index.extend(end.to_le_bytes());
+        if index.is_empty() {
+            return Ok(None);
         }
+        let checksum = crc32c::crc32c(&index);
+        index.extend(checksum.to_le_bytes());
+        index.extend(end.to_le_bytes());
         // The cache counts the bytes from now on.
         drop(held);
-        Ok(index.into())
+        Ok(Some(PackedIndex(index.into())))
     }
 
     /// Returns true if a shard has coordinates that begin with `prefix`.

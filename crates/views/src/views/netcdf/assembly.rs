@@ -13,10 +13,25 @@ use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Result};
 use icechunkfs_base::memory::{self, MemoryLimit};
 use icechunkfs_format::zarr::shard::coords_in;
+use icechunkfs_repo::cache::{CacheKey, Owner};
 use icechunkfs_tree::tree::Tree;
 
-/// Bit of the cache keys of decoded stored chunks; units have smaller numbers.
-const STORED: u64 = 1 << 63;
+/// Key of a decoded stored chunk, which several units may need, in the reader's cache.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct DecodedChunkKey {
+    /// Owner of the units.
+    owner: Owner,
+    number: u64,
+}
+
+impl CacheKey for DecodedChunkKey {
+    /// None if the chunk is not stored.
+    type Value = Option<Bytes>;
+
+    fn weight(&self, bytes: &Option<Bytes>) -> u64 {
+        bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)
+    }
+}
 
 /// Limit on the memory of units that are assembled at the same time, with the stored chunks that
 /// each of them decodes meanwhile. A unit has its memory while it waits for that of a stored chunk:
@@ -66,8 +81,13 @@ impl Part<'_> {
 }
 
 impl Units {
-    /// Makes unit `number` of stored chunks along `axes`; no bytes if none of them is stored.
-    pub(super) async fn assemble(self: &Arc<Self>, tree: &Arc<Tree>, number: u64, axes: &[Axis]) -> Result<Bytes> {
+    /// Makes unit `number` of stored chunks along `axes`; none if none of them is stored.
+    pub(super) async fn assemble(
+        self: &Arc<Self>,
+        tree: &Arc<Tree>,
+        number: u64,
+        axes: &[Axis],
+    ) -> Result<Option<Bytes>> {
         let variable = &self.variable;
         let coords = coords_in(&variable.grid, number);
         let unit: Vec<u64> = coords.iter().zip(&variable.unit).map(|(coord, unit)| coord * unit).collect();
@@ -108,12 +128,12 @@ impl Units {
                 break;
             }
         }
-        let Some(bytes) = bytes else { return Ok(Bytes::new()) };
+        let Some(bytes) = bytes else { return Ok(None) };
         let units = Arc::clone(self);
         let bytes = blocking(move || units.variable.element.convert(bytes)).await?;
         // Shrinking never waits.
         reservation.resize(shown, "a decoded chunk")?;
-        Ok(memory::recycled(bytes, reservation))
+        Ok(Some(memory::recycled(bytes, reservation)))
     }
 
     /// Copies a part into the unit of `elements`, which is made for the first one that is stored.
@@ -184,7 +204,7 @@ impl Units {
         let source = Arc::clone(tree);
         let place = place.whole();
         let make = async move {
-            let Some(found) = place.find(&source).await? else { return Ok(Bytes::new()) };
+            let Some(found) = place.find(&source).await? else { return Ok(None) };
             let name = place.describe(&source);
             let size = units.variable.element.size;
             let decoded = shape.iter().product::<u64>() * size as u64;
@@ -198,10 +218,9 @@ impl Units {
             };
             let bytes = blocking(decode).await?;
             reservation.resize(decoded, "a decoded chunk")?;
-            Ok(memory::recycled(bytes, reservation))
+            Ok(Some(memory::recycled(bytes, reservation)))
         };
-        let bytes = tree.reader().view_bytes(self.key(STORED | number), make).await?;
-        Ok(Some(bytes).filter(|bytes| !bytes.is_empty()))
+        tree.reader().cache().get_or_load(DecodedChunkKey { owner: self.owner, number }, make).await
     }
 }
 

@@ -8,7 +8,6 @@
 //! cores, as far as it has read the last one; the stored bytes of these are prefetched as for chunk
 //! files.
 
-use std::any::Any;
 use std::sync::{Arc, LazyLock, Weak};
 
 use bytes::Bytes;
@@ -23,11 +22,11 @@ use super::rows;
 use super::stored::{Stored, StoredPlace};
 use super::variable::{Source, Variable};
 use icechunkfs_base::blocking::blocking;
-use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::error::{Context, Error, Result};
 use icechunkfs_base::memory::growing::GrowingBytes;
 use icechunkfs_base::memory::{self, Reservation};
 use icechunkfs_format::zarr::shard::coords_in;
-use icechunkfs_repo::reader::cache::{Owner, Value};
+use icechunkfs_repo::cache::{CacheKey, Owner};
 use icechunkfs_tree::tree::Tree;
 
 /// Bytes of the largest unit that is decoded on a guess: a few hundredths of a second.
@@ -52,16 +51,37 @@ static DECODERS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(*CORES));
 pub(super) struct Units {
     pub(super) variable: Variable,
     /// Owner of the units in the reader's cache.
-    owner: Owner,
+    pub(super) owner: Owner,
     access: Mutex<Access>,
     /// Unit that was read last, if it is decoded step by step and still in memory.
     current: Mutex<Weak<GrowingUnit>>,
 }
 
 /// Decoded unit, or one that is being decoded. Cheap to clone.
+#[derive(Clone)]
 enum Unit {
     Decoded(Bytes),
     Growing(Arc<GrowingUnit>),
+}
+
+/// Key of a unit in the reader's cache.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct UnitKey {
+    owner: Owner,
+    number: u64,
+}
+
+impl CacheKey for UnitKey {
+    /// None if the unit is not stored.
+    type Value = Option<Unit>;
+
+    fn weight(&self, unit: &Option<Unit>) -> u64 {
+        match unit {
+            None => 0,
+            Some(Unit::Decoded(bytes)) => bytes.len() as u64,
+            Some(Unit::Growing(unit)) => unit.length() as u64,
+        }
+    }
 }
 
 impl Units {
@@ -90,7 +110,7 @@ impl Units {
             self.decode_ahead(tree, place.position, predicted);
         }
         if let Some(left) = recorded.left.and_then(|left| file_chunks::unit_at(&self.variable, left)) {
-            tree.reader().forget_view_bytes(self.key(left));
+            tree.reader().cache().remove(&self.key(left));
         }
         let end = place.from.saturating_add(length);
         let from = place.from as usize;
@@ -108,11 +128,11 @@ impl Units {
                 decoders::request(&unit, if unit.made() < end { enough } else { end }, ahead, recorded.is_jump);
                 let bytes = unit.get(from, end, enough).await;
                 // A failure is not kept: the damage may be of the transfer.
-                Some(bytes.inspect_err(|_| tree.reader().forget_view_bytes(self.key(number)))?)
+                Some(bytes.inspect_err(|_| tree.reader().cache().remove(&self.key(number)))?)
             }
         };
         if self.access.lock().count(&order, place, length) {
-            tree.reader().forget_view_bytes(self.key(number));
+            tree.reader().cache().remove(&self.key(number));
         }
         Ok(bytes)
     }
@@ -130,7 +150,7 @@ impl Units {
     fn decode_ahead(self: &Arc<Self>, tree: &Arc<Tree>, position: u64, predicted: Predicted) {
         let cores = *CORES as u64;
         let order = Order::of(&self.variable);
-        let most = tree.reader().cache_capacity() / 4 / self.variable.shown_bytes().max(1);
+        let most = tree.reader().cache().capacity() / 4 / self.variable.shown_bytes().max(1);
         let is_cheap = tree.reader().prefetch_limit() == 0 && self.variable.shown_bytes() <= GUESSED_BYTES;
         let count = match predicted.is_guess {
             true if is_cheap => (cores / 2).min(MAX_GUESSED),
@@ -152,9 +172,8 @@ impl Units {
         }
     }
 
-    /// Returns the key of part `number` in the reader's cache.
-    pub(super) fn key(&self, number: u64) -> (Owner, u64) {
-        (self.owner, number)
+    fn key(&self, number: u64) -> UnitKey {
+        UnitKey { owner: self.owner, number }
     }
 
     /// Begins to read and decode unit `number`, if it is not in the cache, and returns it, or none
@@ -166,34 +185,23 @@ impl Units {
     ) -> impl Future<Output = Result<Option<Unit>>> + Send + 'static {
         let units = Arc::clone(self);
         let source = Arc::clone(tree);
-        let made = tree.reader().view_value(self.key(number), async move { units.make(&source, number).await });
-        async move {
-            match made.await? {
-                // Units have at least one byte.
-                Value::Chunk(bytes) => Ok(Some(bytes).filter(|bytes| !bytes.is_empty()).map(Unit::Decoded)),
-                Value::View(value) => match (value as Arc<dyn Any + Send + Sync>).downcast() {
-                    Ok(unit) => Ok(Some(Unit::Growing(unit))),
-                    Err(_) => Err(not_a_unit()),
-                },
-                _ => Err(not_a_unit()),
-            }
-        }
+        tree.reader().cache().get_or_load(self.key(number), async move { units.make(&source, number).await })
     }
 
-    /// Makes a unit; no bytes if it is not stored.
-    async fn make(self: Arc<Self>, tree: &Arc<Tree>, number: u64) -> Result<Value> {
+    /// Makes a unit; none if it is not stored.
+    async fn make(self: Arc<Self>, tree: &Arc<Tree>, number: u64) -> Result<Option<Unit>> {
         let variable = &self.variable;
         let coords = coords_in(&variable.grid, number);
         let place = match &variable.source {
             Source::Chunk => StoredPlace::chunk(tree, variable.node, &coords),
             Source::Inner(layout) => StoredPlace::inner(tree, variable.node, &coords, layout),
-            Source::Parts(axes) => return self.assemble(tree, number, axes).await.map(Value::Chunk),
+            Source::Parts(axes) => return Ok(self.assemble(tree, number, axes).await?.map(Unit::Decoded)),
         };
         self.make_of(tree, &place).await.map_err(|error| place.named(error, tree))
     }
 
     /// Reads the unit at `place`, and decodes it unless that is done step by step.
-    async fn make_of(self: &Arc<Self>, tree: &Arc<Tree>, place: &StoredPlace<'_>) -> Result<Value> {
+    async fn make_of(self: &Arc<Self>, tree: &Arc<Tree>, place: &StoredPlace<'_>) -> Result<Option<Unit>> {
         let variable = &self.variable;
         let count = variable.unit.iter().product::<u64>();
         let decoded = if variable.chain.is_variable() {
@@ -201,7 +209,7 @@ impl Units {
         } else {
             count * variable.element.size.max(1) as u64
         };
-        let Some(found) = place.find(tree).await? else { return Ok(Value::Chunk(Bytes::new())) };
+        let Some(found) = place.find(tree).await? else { return Ok(None) };
         let name = place.describe(tree);
         // Stored bytes, decoded ones, and those of the file live at the same time. All are reserved
         // before any of them is read: as many units as programs ask for are made at a time.
@@ -225,7 +233,7 @@ impl Units {
             let units = Arc::clone(self);
             let name = name.clone();
             match blocking(move || units.growing(stored, decoded, name, reserved)).await? {
-                Ok(unit) => return Ok(Value::View(unit)),
+                Ok(unit) => return Ok(Some(Unit::Growing(unit))),
                 Err(reserved) => reservation = reserved,
             }
         }
@@ -247,7 +255,7 @@ impl Units {
         drop(permit);
         // Shrinking never waits.
         reservation.resize(length, "a decoded chunk")?;
-        Ok(Value::Chunk(memory::recycled(bytes, reservation)))
+        Ok(Some(Unit::Decoded(memory::recycled(bytes, reservation))))
     }
 
     /// Returns the bytes of buffers that live beside the stored bytes and the decoded ones while a
@@ -325,8 +333,4 @@ impl Units {
         let kept = rows::crop(decoded, &variable.unit, &variable.kept, variable.element.size);
         variable.element.convert(kept)
     }
-}
-
-fn not_a_unit() -> Error {
-    Error::new(ErrorKind::Io, "the cache holds something else in the place of a unit")
 }

@@ -14,7 +14,6 @@ use super::rows::Runs;
 use icechunkfs_base::error::Result;
 use icechunkfs_base::memory::Reservation;
 use icechunkfs_base::memory::growing::{Grower, GrowingBytes};
-use icechunkfs_repo::reader::cache::ViewValue;
 
 /// Unit of which the first bytes are decoded.
 #[derive(Debug)]
@@ -156,11 +155,5 @@ impl GrowingUnit {
     /// have been requested.
     pub(super) async fn get(&self, from: usize, end: usize, enough: usize) -> Result<Bytes> {
         self.bytes.get(from..end, enough).await
-    }
-}
-
-impl ViewValue for GrowingUnit {
-    fn weight(&self) -> u64 {
-        self.bytes.length() as u64
     }
 }
