@@ -62,7 +62,8 @@ fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
         let progress = Progress::default();
         let draw = |bar: &ProgressBar| {
             bar.set_message(if progress.is_removing() { "removing" } else { "finding reachable objects" });
-            progress::show(bar, progress.files());
+            let (done, all) = progress.files();
+            progress::show(bar, done, all);
         };
         let options = GcOptions { older_than, dry_run };
         progress::watched("{msg} {bar:40} {pos}/{len} files", draw, || {

@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
     }
     let progress = MigrationProgress::default();
     let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    let draw = |bar: &ProgressBar| progress::show(bar, (count(&progress.read), count(&progress.snapshots)));
+    let draw = |bar: &ProgressBar| progress::show(bar, count(&progress.read), count(&progress.snapshots));
     let summary = progress::watched("reading the history {bar:40} {pos}/{len} commits", draw, || {
         open::run(async {
             let repository = arguments.repo.open().await?;
@@ -151,7 +151,7 @@ fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
     let draw = |bar: &ProgressBar| {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         bar.set_message(indicatif::HumanBytes(count(&progress.bytes)).to_string());
-        progress::show(bar, (count(&progress.commits_done), count(&progress.commits)));
+        progress::show(bar, count(&progress.commits_done), count(&progress.commits));
     };
     let template = "migrating {bar:40} {pos}/{len} commits, {msg} of chunks";
     let (summary, from_version) = progress::watched(template, draw, || {

@@ -71,7 +71,7 @@ pub(super) fn reported<P: Serialize, T>(
 }
 
 /// Sets the number of steps that are done, and that of all.
-pub(super) fn show(bar: &ProgressBar, (done, all): (u64, u64)) {
+pub(super) fn show(bar: &ProgressBar, done: u64, all: u64) {
     bar.set_length(all);
     bar.set_position(done);
 }

@@ -48,7 +48,10 @@ pub(crate) struct StatsArgs {
 /// Collects and prints the statistics.
 pub(crate) fn run(arguments: &StatsArgs) -> Result<()> {
     let progress = Progress::default();
-    let draw = |bar: &ProgressBar| progress::show(bar, progress.files());
+    let draw = |bar: &ProgressBar| {
+        let (done, all) = progress.files();
+        progress::show(bar, done, all);
+    };
     let stats = progress::watched("reading {wide_bar} {pos}/{len} snapshots and manifests", draw, || {
         open::run(async {
             let repository = arguments.repo.open().await?;

@@ -70,10 +70,8 @@ fn one_line(text: &str) -> &str {
 pub(crate) fn watched<T>(counters: &Counters, work: impl FnOnce() -> T) -> T {
     let draw = |bar: &ProgressBar| {
         let (_, bytes) = counters.copied();
-        progress::show(bar, {
-            let (all, done) = counters.progress();
-            (done, all)
-        });
+        let (all, done) = counters.progress();
+        progress::show(bar, done, all);
         bar.set_message(format!("{}", HumanBytes(bytes)));
     };
     progress::watched("{pos}/{len} objects {wide_bar} {msg} {elapsed}", draw, work)

@@ -49,7 +49,10 @@ pub(crate) struct VerifyArgs {
 /// Checks a repository and prints the findings.
 pub(crate) fn run(arguments: &VerifyArgs) -> Result<ExitCode> {
     let progress = Arc::new(Progress::default());
-    let draw = |bar: &ProgressBar| progress::show(bar, progress.files());
+    let draw = |bar: &ProgressBar| {
+        let (done, all) = progress.files();
+        progress::show(bar, done, all);
+    };
     let report =
         progress::watched("checking {bar:40} {pos}/{len} files", draw, || open::run(check(arguments, &progress)))?;
     print_result(arguments.json, &report, || text(&report, arguments.chunks))?;

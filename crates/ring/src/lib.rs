@@ -92,7 +92,7 @@ impl Prepared {
         let guard = Arc::<Guard>::default();
         guard.start()?;
         for queue in queues {
-            queue.start(Arc::clone(device), Arc::clone(handler), (Arc::clone(&guard), ended.clone()))?;
+            queue.start(Arc::clone(device), Arc::clone(handler), Arc::clone(&guard), ended.clone())?;
         }
         Ok(Some(Rings { all_ended }))
     }

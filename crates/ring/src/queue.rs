@@ -106,7 +106,8 @@ impl Queue {
         self,
         device: Arc<OwnedFd>,
         handler: Handler,
-        (guard, ended): (Arc<Guard>, Ended),
+        guard: Arc<Guard>,
+        ended: Ended,
     ) -> io::Result<()> {
         let name = format!("fuse-ring-{}", self.processor);
         let run = move || {

@@ -198,7 +198,7 @@ impl<'a> Step<'a> {
         let at = rustix::fs::open("/", PLACE, Mode::empty()).map_err(|e| Error::io("/", e.into()))?;
         let shown = PathBuf::from("/");
         let mount = mount_id(&at).map_err(|e| Error::io("/", e.into()))?;
-        Step::over(at, (mount, None), shown, strictness, is_trusted)
+        Step::over(at, mount, None, shown, strictness, is_trusted)
     }
 
     fn enter(&mut self, name: &OsStr) -> Result<()> {
@@ -212,13 +212,14 @@ impl<'a> Step<'a> {
         let at = at.map_err(|e| Error::io(shown.display(), e.into()))?;
         let mount = mount_id(&at).map_err(|e| Error::io(shown.display(), e.into()))?;
         let foreign = if mount == self.mount { self.foreign.take() } else { foreign_mount(&at)? };
-        *self = Step::over(at, (mount, foreign), shown, self.strictness, self.is_trusted)?;
+        *self = Step::over(at, mount, foreign, shown, self.strictness, self.is_trusted)?;
         Ok(())
     }
 
     fn over(
         at: OwnedFd,
-        (mount, foreign): (u64, Option<ForeignMount>),
+        mount: u64,
+        foreign: Option<ForeignMount>,
         shown: PathBuf,
         strictness: Strictness,
         is_trusted: &'a dyn Fn(u32) -> bool,

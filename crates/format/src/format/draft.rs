@@ -280,7 +280,9 @@ pub(super) fn write_node(
     version: SpecVersion,
     node: &NodeDraft,
 ) -> WIPOffset<fb::NodeSnapshot<'static>> {
-    write_parts(b, version, (node.id, &node.path, &node.zarr_json), node.array.as_ref(), node.extra.as_deref())
+    let NodeDraft { id, path, zarr_json, array, extra, .. } = node;
+    let parts = NodeParts { id: *id, path, zarr_json, array: array.as_ref(), extra: extra.as_deref() };
+    write_parts(b, version, parts)
 }
 
 fn write_kept(b: &mut Builder, version: SpecVersion, node: &Node<'_>) -> WIPOffset<fb::NodeSnapshot<'static>> {
@@ -290,15 +292,23 @@ fn write_kept(b: &mut Builder, version: SpecVersion, node: &Node<'_>) -> WIPOffs
         _ => None,
     };
     let extra = node.stored.extra().map(|extra| extra.bytes());
-    write_parts(b, version, (node.id, node.path, node.zarr_json), array.as_ref(), extra)
+    let Node { id, path, zarr_json, .. } = *node;
+    write_parts(b, version, NodeParts { id, path, zarr_json, array: array.as_ref(), extra })
+}
+
+/// Content of a node's table.
+struct NodeParts<'a> {
+    id: NodeId,
+    path: &'a str,
+    zarr_json: &'a [u8],
+    array: Option<&'a ArrayDraft>,
+    extra: Option<&'a [u8]>,
 }
 
 fn write_parts(
     b: &mut Builder,
     version: SpecVersion,
-    (id, path, zarr_json): (NodeId, &str, &[u8]),
-    array: Option<&ArrayDraft>,
-    extra: Option<&[u8]>,
+    NodeParts { id, path, zarr_json, array, extra }: NodeParts<'_>,
 ) -> WIPOffset<fb::NodeSnapshot<'static>> {
     let (node_data_type, node_data) = match array {
         None => (fb::NodeData::Group, fb::GroupNodeData::create(b, &fb::GroupNodeDataArgs {}).as_union_value()),

@@ -23,7 +23,7 @@ use super::merge_record::MERGE_RECORD;
 use super::moves;
 use super::nodes;
 use super::progress::{CommitProgress, Stage};
-use super::publish::{self, Publication, Published, Start, StoredSnapshot};
+use super::publish::{self, Publication, Published, SnapshotFiles, Start, StoredSnapshot};
 use super::queue::{self, PlaceInLine};
 use super::rebase::{self, ReadAhead};
 use super::replace_moves::without_moves;
@@ -233,7 +233,7 @@ impl Engine {
         let mut rest = commits.as_slice();
         loop {
             let (before, after) = rest.split_at(rest.iter().position(is_ours).unwrap_or(rest.len()));
-            let conflicts = self.rebase(work, repository, (before, &mut ahead)).await?;
+            let conflicts = self.rebase(work, repository, before, &mut ahead).await?;
             if !conflicts.is_empty() {
                 return Ok(conflicts);
             }
@@ -269,9 +269,10 @@ impl Engine {
         &self,
         work: &mut CommitWork<'_>,
         repository: &Repository,
-        commits: (&[SnapshotInfo], &mut ReadAhead),
+        commits: &[SnapshotInfo],
+        ahead: &mut ReadAhead,
     ) -> Result<Vec<Conflict>> {
-        let found = rebase::compare(repository, &self.reader, &work.base, commits, &work.changes).await?;
+        let found = rebase::compare(repository, &self.reader, &work.base, commits, ahead, &work.changes).await?;
         let Some(found) = found else { return Ok(Vec::new()) };
         rebase::drop_chunks(&mut work.changes, &mut work.chunks, &found.deleted_in_tip);
         let are_solvable = conflicts::are_solvable(&found.conflicts);
@@ -471,8 +472,9 @@ impl Engine {
         let has_moves = !log.moves.is_empty();
         let snapshot = publish::store_snapshot(
             &*self.storage,
-            (moment, self.clock),
-            (log, draft, kept),
+            moment,
+            self.clock,
+            SnapshotFiles { log, draft, kept },
             work.compression,
             current,
         )

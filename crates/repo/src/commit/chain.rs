@@ -76,7 +76,8 @@ impl Engine {
     pub async fn publish_chain(
         &self,
         repository: &Repository,
-        (branch, tip): (&str, ObjectId),
+        branch: &str,
+        tip: ObjectId,
         chain: &[StoredCommit],
     ) -> Result<bool> {
         let Some(last) = chain.last() else { return Ok(true) };

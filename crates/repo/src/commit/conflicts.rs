@@ -290,7 +290,7 @@ pub(super) fn find(
             found.add(ConflictKind::MoveOperationCannotBeRebased, &moved.from, Vec::new(), at);
         }
     }
-    deletions(changes, theirs, (&before, &after), &mut found);
+    deletions(changes, theirs, &before, &after, &mut found);
     updates(changes, base, theirs, &mut found)?;
     chunks(changes, theirs, agreed, &path_of, &mut found);
     // Two nodes with one id would share their chunks. One that they have deleted again does not
@@ -316,7 +316,8 @@ fn touched(changes: &ChangeSet) -> impl Iterator<Item = NodeId> + '_ {
 fn deletions(
     changes: &ChangeSet,
     theirs: &ConcurrentChanges,
-    (before, after): (&Hierarchy<'_>, &Hierarchy<'_>),
+    before: &Hierarchy<'_>,
+    after: &Hierarchy<'_>,
     found: &mut ConflictSet<'_>,
 ) {
     let created: HashSet<NodeId> = changes.created.iter().map(|node| node.id).collect();

@@ -133,7 +133,7 @@ impl Engine {
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
         let changes = effective(base, changes);
         let (commits, mut ahead) = rebase::commits_to_compare(&repository, branch, base.id()).await?;
-        rebase::compare(&repository, &self.reader, base, (&commits, &mut ahead), &changes).await
+        rebase::compare(&repository, &self.reader, base, &commits, &mut ahead, &changes).await
     }
 
     /// Opens the repository for a commit to `branch`, in one round trip if its version is as it was
@@ -218,7 +218,7 @@ impl Engine {
             new_ids: BTreeMap::new(),
             changes,
             chunks: StoredChunks::new(),
-            manifests: ManifestWriter::new(storage, reader, (version, config.compression()), splitting),
+            manifests: ManifestWriter::new(storage, reader, version, config.compression(), splitting),
             rewrite: request.rewrite.as_ref().map(|_| rules.cloned().unwrap_or_else(splitting::no_splitting)),
             rebased_over: Vec::new(),
             stored_since: request.known_objects.as_ref().and_then(|known| known.mark).or(repository.log_position()),

@@ -34,13 +34,22 @@ pub(super) struct StoredSnapshot {
     pub(super) snapshot: Snapshot,
 }
 
+/// Snapshot to be stored, with its log.
+pub(super) struct SnapshotFiles {
+    pub(super) log: TransactionLogDraft,
+    pub(super) draft: SnapshotDraft,
+    /// Nodes that the snapshot has from its parent.
+    pub(super) kept: KeptNodes,
+}
+
 /// Writes the log and the snapshot of a commit at `moment`, under new names, and at the same time
 /// the copy of `repo` that the publication needs. When this returns, everything that the snapshot
 /// refers to is durable.
 pub(super) async fn store_snapshot(
     storage: &dyn Storage,
-    (moment, clock): (ChangeTime, Clock),
-    (log, draft, kept): (TransactionLogDraft, SnapshotDraft, KeptNodes),
+    moment: ChangeTime,
+    clock: Clock,
+    SnapshotFiles { log, draft, kept }: SnapshotFiles,
     compression: Compression,
     current: Option<&mut RepoFile>,
 ) -> Result<StoredSnapshot> {

@@ -104,7 +104,8 @@ pub(super) async fn compare(
     repository: &Repository,
     reader: &Arc<Reader>,
     base: &Snapshot,
-    (commits, ahead): (&[SnapshotInfo], &mut ReadAhead),
+    commits: &[SnapshotInfo],
+    ahead: &mut ReadAhead,
     changes: &ChangeSet,
 ) -> Result<Option<Comparison>> {
     let Some(tip) = commits.last() else { return Ok(None) };

@@ -19,7 +19,7 @@ use super::changes::ChangeSet;
 use super::log::NetLog;
 use super::moves;
 use super::nodes::{self, Planned, PlannedNode, Sources};
-use super::publish::{self, Publication, Published, Start, no_amend_of_the_first};
+use super::publish::{self, Publication, Published, SnapshotFiles, Start, no_amend_of_the_first};
 use super::rebase::read_log;
 use super::replace_record::{Records, records_of_replacement};
 use crate::repo::clock::ChangeTime;
@@ -125,8 +125,8 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
         extra: snapshot.extra().map(<[u8]>::to_vec),
     };
     let kept = KeptNodes { snapshot: Arc::new(snapshot), positions };
-    let record =
-        publish::store_snapshot(&**storage, (moment, clock), (log, draft, kept), compression, None).await?.record;
+    let files = SnapshotFiles { log, draft, kept };
+    let record = publish::store_snapshot(&**storage, moment, clock, files, compression, None).await?.record;
     failpoints::pass("commit.publish")?;
     let replaces: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
     // The feature flag for moves was checked when the nodes were moved.

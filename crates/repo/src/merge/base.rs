@@ -262,7 +262,7 @@ pub(super) async fn check_others(
     let reader = around.reader;
     let mut others = others;
     if options.on_conflict != OnConflict::Fail {
-        let undecided = sides::apply(reader, &base.snapshot, source, (tip, tip_commit), OnConflict::Fail).await?;
+        let undecided = sides::apply(reader, &base.snapshot, source, tip, tip_commit, OnConflict::Fail).await?;
         // Where both changed the same and the user has said whose it shall be, nothing more is to
         // be asked about chance, unless a record can be lost.
         if !undecided.conflicts.is_empty()
@@ -274,8 +274,8 @@ pub(super) async fn check_others(
     let mut different = changes_between(reader, tip, source).await?;
     for other in others {
         let Applied { changes: also, conflicts, .. } =
-            sides::apply(reader, &other.snapshot, source, (tip, tip_commit), options.on_conflict).await?;
-        if conflicts.is_empty() && come_to_the_same(reader, [changes, &also], (tip, source), &mut different).await? {
+            sides::apply(reader, &other.snapshot, source, tip, tip_commit, options.on_conflict).await?;
+        if conflicts.is_empty() && come_to_the_same(reader, [changes, &also], tip, source, &mut different).await? {
             continue;
         }
         let name = &options.source_name;
@@ -357,9 +357,8 @@ pub(super) async fn merged(around: Surroundings<'_>, ancestors: &[ObjectId], dep
         let before = Box::pin(merged(around, &before, depth + 1)).await?;
         let source = repository.snapshot(*next, MAX_SNAPSHOT).await?;
         let commit = history.get(*first).ok_or_else(|| Error::corrupt(format!("{first} is not in its own history")))?;
-        let other = (&*base.snapshot, commit);
         let Applied { changes, conflicts, contested } =
-            sides::apply(reader, &before.snapshot, &source, other, OnConflict::Fail).await?;
+            sides::apply(reader, &before.snapshot, &source, &base.snapshot, commit, OnConflict::Fail).await?;
         if !are_solvable(&conflicts) {
             return Err(several(ancestors, "these have changed the same nodes"));
         }
@@ -402,7 +401,7 @@ pub(super) async fn check_disputed(
     }
     let mut different = changes_between(reader, tip, source).await?;
     let disputed = in_both(&different, &base.disputed);
-    repacked::drop_unchanged(reader, (tip, source), &mut different, disputed).await?;
+    repacked::drop_unchanged(reader, tip, source, &mut different, disputed).await?;
     let Some((node, coords)) = in_both(&different, &base.disputed).into_iter().next() else { return Ok(()) };
     let path = tip.nodes().find(|other| other.id == node).map(|node| node.path.to_owned()).unwrap_or_default();
     let name = &options.source_name;

@@ -177,7 +177,7 @@ async fn lacking(
     let (mut changed, mut differs) =
         tokio::try_join!(changes_between(reader, &before, &there), changes_between(reader, &there, &here))?;
     let both = in_both(&differs, &chunks_of(&changed));
-    repacked::drop_unchanged(reader, (&there, &here), &mut differs, both).await?;
+    repacked::drop_unchanged(reader, &there, &here, &mut differs, both).await?;
     keep_common(&mut changed, &differs);
     Ok(changed)
 }

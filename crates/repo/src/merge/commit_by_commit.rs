@@ -56,7 +56,7 @@ pub(super) async fn carry_out(
             return Ok(Some(Merged { refused: Some(refused), ..Merged::nothing(plan) }));
         }
     };
-    let is_published = engine.publish_chain(repository, (&options.into, plan.tip.id()), &chain).await?;
+    let is_published = engine.publish_chain(repository, &options.into, plan.tip.id(), &chain).await?;
     Ok(is_published.then(|| Merged::made(chain.iter().map(StoredCommit::id).collect(), plan)))
 }
 
@@ -125,7 +125,7 @@ async fn store(
             continue;
         }
         let Applied { changes, conflicts, .. } =
-            sides::apply(reader, &before, &after, (&tip, &plan.tip_commit), options.on_conflict).await?;
+            sides::apply(reader, &before, &after, &tip, &plan.tip_commit, options.on_conflict).await?;
         if !conflicts.is_empty() {
             return Ok(Err((commit.id, conflicts)));
         }
@@ -212,7 +212,7 @@ async fn is_plain_merge(
     let base = base::merged(around, &common, 0).await?.snapshot;
     let merged = repository.snapshot(merged, MAX_SNAPSHOT).await?;
     let (applied, made) = tokio::try_join!(
-        sides::apply(reader, &base, before, (&merged, merged_commit), OnConflict::Fail),
+        sides::apply(reader, &base, before, &merged, merged_commit, OnConflict::Fail),
         changes_between(reader, &merged, after)
     )?;
     Ok(applied.conflicts.is_empty() && are_same(reader, &applied.changes, &made).await?)

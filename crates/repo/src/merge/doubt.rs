@@ -87,7 +87,7 @@ async fn has_common_at(around: Surroundings<'_>, changed: &ChangeSet, then: &Sna
     let reader = around.reader;
     let mut differs = changes_between(reader, then, at).await?;
     let both = in_both(&differs, &chunks_of(changed));
-    repacked::drop_unchanged(reader, (then, at), &mut differs, both).await?;
+    repacked::drop_unchanged(reader, then, at, &mut differs, both).await?;
     Ok(has_common(changed, &differs))
 }
 

@@ -147,7 +147,7 @@ async fn plan_on(
     let tip_commit = history.get(into).cloned();
     let tip_commit = tip_commit.ok_or_else(|| Error::corrupt(format!("{into} is not in its own history")))?;
     let Applied { changes, conflicts, .. } =
-        sides::apply(reader, before, &source, (&tip, &tip_commit), options.on_conflict).await?;
+        sides::apply(reader, before, &source, &tip, &tip_commit, options.on_conflict).await?;
     if conflicts.is_empty() && options.ancestor.is_none() {
         let around = base::Surroundings { repository, reader, engine, history: &history };
         let sides = base::Sides { source: &source, tip: &tip, tip_commit: &tip_commit };

@@ -34,7 +34,8 @@ type Pair = ((NodeId, Coords), [ChunkPayload; 2]);
 /// have the same bytes as before.
 pub(super) async fn drop_unchanged(
     reader: &Arc<Reader>,
-    (before, after): (&Snapshot, &Snapshot),
+    before: &Snapshot,
+    after: &Snapshot,
     changes: &mut ChangeSet,
     suspects: ChunkSet,
 ) -> Result<()> {

@@ -19,7 +19,8 @@ use icechunkfs_format::zarr::Coords;
 pub(super) async fn come_to_the_same(
     reader: &Arc<Reader>,
     [one, other]: [&ChangeSet; 2],
-    (tip, source): (&Snapshot, &Snapshot),
+    tip: &Snapshot,
+    source: &Snapshot,
     different: &mut ChangeSet,
 ) -> Result<bool> {
     let pair = |different: &ChangeSet| [one, other].map(|changes| effective(changes, tip, different));
@@ -31,7 +32,7 @@ pub(super) async fn come_to_the_same(
     if suspects.is_empty() {
         return Ok(false);
     }
-    repacked::drop_unchanged(reader, (tip, source), different, suspects).await?;
+    repacked::drop_unchanged(reader, tip, source, different, suspects).await?;
     let [first, second] = pair(different);
     are_same(reader, &first, &second).await
 }

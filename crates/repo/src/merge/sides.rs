@@ -35,15 +35,16 @@ pub(super) async fn apply(
     reader: &Arc<Reader>,
     before: &Snapshot,
     side: &Snapshot,
-    (other, commit): (&Snapshot, &SnapshotInfo),
+    other: &Snapshot,
+    commit: &SnapshotInfo,
     on_conflict: OnConflict,
 ) -> Result<Applied> {
     let (mut changes, mut theirs) =
         tokio::try_join!(changes_between(reader, before, side), changes_between(reader, before, other))?;
     let suspects = repacked::suspects(&theirs, &changes);
-    repacked::drop_unchanged(reader, (before, other), &mut theirs, suspects).await?;
+    repacked::drop_unchanged(reader, before, other, &mut theirs, suspects).await?;
     let suspects = repacked::suspects(&changes, &theirs);
-    repacked::drop_unchanged(reader, (before, side), &mut changes, suspects).await?;
+    repacked::drop_unchanged(reader, before, side, &mut changes, suspects).await?;
     repacked::unite(reader, &mut changes, &theirs).await?;
     let of_theirs = theirs.chunks.iter().map(|(node, chunks)| (*node, chunks.keys().cloned().collect())).collect();
     let theirs = Theirs { snapshot: other, commit, changes: theirs };

@@ -50,25 +50,22 @@ impl Reader {
         let Some(object) = run.first().map(|chunk| chunk.object.clone()) else { return };
         let permit = Arc::new(permit);
         let most = length_of(&run);
+        let bytes = |chunk: &ChunkRange| chunk.length;
         // A failure is dropped: the reader of the chunk repeats the request.
-        self.cache.load_ahead(
-            run,
-            |chunk| chunk.length,
-            |missing| {
-                runs(missing.into_iter().enumerate(), GAP, most).into_iter().flat_map(|(_, run)| {
-                    let begin = run.first().map_or(0, |chunk| chunk.offset);
-                    let length = length_of(&run);
-                    let this = Arc::clone(self);
-                    let object = object.clone();
-                    let permit = Arc::clone(&permit);
-                    let response = async move { this.fetch(&object, begin, length).await }.boxed().shared();
-                    run.into_iter().map(move |chunk| {
-                        let response = (response.clone(), begin);
-                        (chunk.clone(), Arc::clone(self).load_part(chunk, response, Arc::clone(&permit)))
-                    })
+        self.cache.load_ahead(run, bytes, |missing| {
+            runs(missing.into_iter().enumerate(), GAP, most).into_iter().flat_map(|(_, run)| {
+                let begin = run.first().map_or(0, |chunk| chunk.offset);
+                let length = length_of(&run);
+                let this = Arc::clone(self);
+                let object = object.clone();
+                let permit = Arc::clone(&permit);
+                let response = async move { this.fetch(&object, begin, length).await }.boxed().shared();
+                run.into_iter().map(move |chunk| {
+                    let load = Arc::clone(self).load_part(chunk.clone(), response.clone(), begin, Arc::clone(&permit));
+                    (chunk, load)
                 })
-            },
-        );
+            })
+        });
     }
 
     /// Loads `chunk` out of a response, whose first byte is at `begin` in the object. Holds
@@ -76,7 +73,8 @@ impl Reader {
     async fn load_part(
         self: Arc<Self>,
         chunk: ChunkRange,
-        (response, begin): (Response, u64),
+        response: Response,
+        begin: u64,
         permit: Arc<OwnedSemaphorePermit>,
     ) -> Result<Bytes> {
         let bytes = response.await?;

@@ -96,7 +96,7 @@ impl Target {
             // The node of that name, wherever the source has it.
             let same = here.as_ref().and_then(|here| source.nodes().find(|node| node.id == here.id));
             for found in named.iter().chain(&same) {
-                if let Some(target) = within(found, here.as_ref(), source, (above, rest)) {
+                if let Some(target) = within(found, here.as_ref(), source, above, rest) {
                     return Ok(target);
                 }
             }
@@ -151,7 +151,7 @@ impl Target {
 
 /// Returns the target for `rest`, a path relative to `found` of the source, which is at `above`
 /// now.
-fn within(found: &Node<'_>, here: Option<&Node<'_>>, source: &Snapshot, (above, rest): (&str, &str)) -> Option<Target> {
+fn within(found: &Node<'_>, here: Option<&Node<'_>>, source: &Snapshot, above: &str, rest: &str) -> Option<Target> {
     let target = |node: &str, path: &str, scope| Target { node: node.to_owned(), source: path.to_owned(), scope };
     if rest.is_empty() {
         return Some(target(above, found.path, Scope::Subtree));

@@ -129,7 +129,7 @@ async fn attempt(
     for found in &mut refs {
         let of_kind = if found.kind == RefKind::Branch { &there.branches } else { &there.tags };
         found.from = of_kind.get(&found.name).copied();
-        found.change = change_of((source, destination), found, &present, &deleted, options.force).await?;
+        found.change = change_of(source, destination, found, &present, &deleted, options.force).await?;
     }
     let agreed = agreed(source, destination, options, &present).await.context(place)?;
     let mut targets = targets_of(&refs);
@@ -280,7 +280,8 @@ fn newest_expired(expired: &[ObjectId], present: &HashSet<ObjectId>) -> Option<u
 }
 
 async fn change_of(
-    (source, destination): (&Repository, &Repository),
+    source: &Repository,
+    destination: &Repository,
     found: &PushedRef,
     present: &HashSet<ObjectId>,
     deleted: &[String],

@@ -221,7 +221,7 @@ impl<'a> Chunks<'a> {
     ) -> Result<Vec<(Coords, u64)>> {
         match self.form() {
             None => self.stored_page(prefix, depth, after, limit).await,
-            Some(form) => Box::pin(self.walk(form, (prefix, depth), after, limit)).await,
+            Some(form) => Box::pin(self.walk(form, prefix, depth, after, limit)).await,
         }
     }
 

@@ -122,7 +122,7 @@ impl Tree {
             if are_chunks && extent == Extent::BeforeChunks {
                 return Ok(());
             }
-            if !self.list_chunks(node, &list, (offset, extent), sink).await? {
+            if !self.list_chunks(node, &list, offset, extent, sink).await? {
                 return Ok(());
             }
         }
@@ -188,7 +188,8 @@ impl Tree {
         &self,
         node: Option<NodeIndex>,
         list: &ChunkList,
-        (offset, extent): (u64, Extent),
+        offset: u64,
+        extent: Extent,
         sink: &mut impl Sink,
     ) -> Result<bool> {
         let Some(array) = self.table.array(list.array) else { return Ok(true) };

@@ -170,11 +170,11 @@ mod tests {
             assert!(table.with_manifests_of(&first, &other, &numbering).unwrap().is_none());
         }
         let longer = snapshot(&[(1, 5), (1, 60), (1, 7)]);
-        let after = NodeTable::build_after(&longer, &mut numbering, (&first, &table)).unwrap();
+        let after = NodeTable::build_after(&longer, &mut numbering, &first, &table).unwrap();
         assert!(!after.has_numbers_of(&table));
         assert!(table.with_manifests_of(&first, &chunks, &numbering).unwrap().is_none());
         // Back to the first grid: the numbers are the first ones again.
-        let back = NodeTable::build_after(&chunks, &mut numbering, (&longer, &after)).unwrap();
+        let back = NodeTable::build_after(&chunks, &mut numbering, &longer, &after).unwrap();
         assert_eq!(content(&back), content(&built));
     }
 }

@@ -128,7 +128,8 @@ impl NodeTable {
     pub fn build_after(
         snapshot: &Snapshot,
         numbering: &mut Numbering,
-        (before, table): (&Snapshot, &NodeTable),
+        before: &Snapshot,
+        table: &NodeTable,
     ) -> Result<Self> {
         if let Some(same) = table.with_manifests_of(before, snapshot, numbering)? {
             return Ok(same);
@@ -257,9 +258,7 @@ impl NodeTable {
                 let array = match arrays {
                     Arrays::Parsed => None,
                     Arrays::Known(known) => known.find(node.id, node.zarr_json).map(|known| Array::like(known, data)),
-                    Arrays::Resharded(resharder) => {
-                        Some(resharder.array(index, (node.path, node.id), node.zarr_json, data)?)
-                    }
+                    Arrays::Resharded(resharder) => Some(resharder.array(index, &node, data)?),
                 };
                 let array = match array {
                     Some(array) => array,

@@ -326,7 +326,7 @@ impl AttachedTrees {
                     let attributes = loaded.files.attributes(inode).await?;
                     found(tree, &*loaded.files, attributes, loaded.time)
                 };
-                self.trees.with((tree, &self.refs, &self.shown_tree()), attributes).await
+                self.trees.with(tree, &self.refs, &self.shown_tree(), attributes).await
             }
         }
     }
@@ -381,7 +381,7 @@ impl AttachedTrees {
         match self.place(number)? {
             AttachedPlace::In(tree, inode) => {
                 let read = move |loaded: Arc<Loaded>| async move { loaded.files.read(inode, offset, size).await };
-                self.trees.with((tree, &self.refs, &self.shown_tree()), read).await
+                self.trees.with(tree, &self.refs, &self.shown_tree(), read).await
             }
             AttachedPlace::Readme(_) => {
                 Ok(Data::Bytes(views::part(&Bytes::from_static(README_TEXT.as_bytes()), offset, size)))
@@ -494,7 +494,7 @@ impl AttachedTrees {
             let attributes = loaded.files.lookup(parent, name).await?;
             attributes.map(|attributes| found(tree, &*loaded.files, attributes, loaded.time)).transpose()
         };
-        self.trees.with((tree, &self.refs, &self.shown_tree()), lookup).await
+        self.trees.with(tree, &self.refs, &self.shown_tree(), lookup).await
     }
 
     async fn own_report(&self, name: &str) -> Result<Option<Found>> {

@@ -210,7 +210,9 @@ impl Trees {
     /// that happened before: each of several requests may hold a tree and wait for memory.
     pub(super) async fn with<R, F: Future<Output = Result<R>>>(
         &self,
-        (number, refs, shown): (u32, &FreshRefs, &Arc<Tree>),
+        number: u32,
+        refs: &FreshRefs,
+        shown: &Arc<Tree>,
         work: impl Fn(Arc<Loaded>) -> F,
     ) -> Result<R> {
         let first = match self.load(number, refs, shown).await {

@@ -136,7 +136,7 @@ impl Follower {
     async fn move_to(&self, repository: &Repository, tip: ObjectId) -> Result<()> {
         let old = Arc::clone(self.shown.view().tree());
         let snapshot = Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?);
-        let table = NodeTable::build_after(&snapshot, &mut self.numbering.lock(), (old.snapshot(), old.table()))?;
+        let table = NodeTable::build_after(&snapshot, &mut self.numbering.lock(), old.snapshot(), old.table())?;
         let new = Tree::new(snapshot, table, Arc::clone(&self.reader));
         let difference = Arc::new(difference(repository, &old, &new).await?);
         let open = self.shown.stop_caching();

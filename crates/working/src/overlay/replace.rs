@@ -60,7 +60,7 @@ impl TreeMoves {
     /// Creates a tree of `snapshot`, with inode numbers that continue those that the kernel knows.
     pub fn tree_of(&self, snapshot: Arc<Snapshot>, reader: Arc<Reader>) -> Result<Arc<Tree>> {
         let before = Arc::clone(&self.upper.base().tree);
-        let table = NodeTable::build_after(&snapshot, &mut self.numbering.lock(), (before.snapshot(), before.table()))?;
+        let table = NodeTable::build_after(&snapshot, &mut self.numbering.lock(), before.snapshot(), before.table())?;
         Ok(Arc::new(Tree::new(snapshot, table, reader)))
     }
 

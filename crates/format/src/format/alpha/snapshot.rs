@@ -161,14 +161,14 @@ impl AlphaSnapshot {
                     read(body, &mut meter)?;
                 // Each manifest has an id and the version of its file.
                 let manifests = manifests.into_iter().map(|m| (m.id, 0, 0));
-                Ok(Self::with_history((commit, history), properties, nodes, manifests, meter))
+                Ok(Self::with_history(commit, history, properties, nodes, manifests, meter))
             }
             Some(9) => {
                 let (manifests, _, _, _, history, commit, _, properties, nodes): SnapshotAlpha10 =
                     read(body, &mut meter)?;
                 // Each manifest has an id, the version of its file, and its size.
                 let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[1], 0));
-                Ok(Self::with_history((commit, history), properties, nodes, manifests, meter))
+                Ok(Self::with_history(commit, history, properties, nodes, manifests, meter))
             }
             Some(8) => {
                 let (id, parent, time, message, properties, manifests, _, nodes): Snapshot010 = read(body, &mut meter)?;
@@ -186,8 +186,8 @@ impl AlphaSnapshot {
             Some(7) | None => {
                 let SnapshotFirstLayout { short_term_history, metadata, properties, nodes, .. } =
                     read(body, &mut meter)?;
-                let history = (metadata, short_term_history);
-                Ok(Self::with_history(history, properties, nodes, std::iter::empty(), meter))
+                let manifests = std::iter::empty();
+                Ok(Self::with_history(metadata, short_term_history, properties, nodes, manifests, meter))
             }
             Some(other) => Err(Error::new(
                 ErrorKind::Unsupported,
@@ -197,7 +197,8 @@ impl AlphaSnapshot {
     }
 
     fn with_history(
-        (commit, history): (Commit, Vec<Commit>),
+        commit: Commit,
+        history: Vec<Commit>,
         properties: Properties,
         nodes: Nodes,
         manifests: impl Iterator<Item = (ObjectId, u64, u64)>,

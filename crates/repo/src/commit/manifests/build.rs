@@ -37,7 +37,7 @@ pub(super) struct Source {
 
 /// Builds the manifests of `cells`, each of another array: as few as fit ([`FULL`]). A cell without
 /// chunks is in none of them.
-pub(super) fn build((version, compression): (SpecVersion, Compression), cells: &[Cell]) -> Result<Vec<BuiltManifest>> {
+pub(super) fn build(version: SpecVersion, compression: Compression, cells: &[Cell]) -> Result<Vec<BuiltManifest>> {
     let opened: Vec<(&Cell, Vec<Part<'_>>)> =
         cells.iter().map(|cell| Ok((cell, cell.parts()?))).collect::<Result<_>>()?;
     let dictionary = common_dictionary(opened.iter().flat_map(|(_, parts)| parts));
@@ -223,7 +223,7 @@ mod tests {
             .map(|source| Source { manifest: Arc::clone(&source.manifest), within: source.within.clone(), ..*source })
             .collect();
         let cell = Cell { node: node_id(2), sources, changes: Arc::new(changes.to_vec()), picked };
-        let built = build((SpecVersion::V2, Compression::default()), &[cell]).unwrap();
+        let built = build(SpecVersion::V2, Compression::default(), &[cell]).unwrap();
         let [built] = built.as_slice() else { return Vec::new() };
         let refs = built.manifest.array(node_id(2)).unwrap().unwrap();
         (0..refs.len())

@@ -75,7 +75,8 @@ pub(super) type ArrayManifests = Vec<(ManifestRef, ManifestInfo)>;
 pub(super) struct ManifestWriter {
     storage: Arc<dyn Storage>,
     reader: Arc<Reader>,
-    format: (SpecVersion, Compression),
+    version: SpecVersion,
+    compression: Compression,
     splitting: Splitting,
     written: HashMap<NodeId, Written>,
 }
@@ -111,10 +112,11 @@ impl ManifestWriter {
     pub(super) fn new(
         storage: Arc<dyn Storage>,
         reader: Arc<Reader>,
-        format: (SpecVersion, Compression),
+        version: SpecVersion,
+        compression: Compression,
         splitting: Splitting,
     ) -> Self {
-        ManifestWriter { storage, reader, format, splitting, written: HashMap::new() }
+        ManifestWriter { storage, reader, version, compression, splitting, written: HashMap::new() }
     }
 
     /// Forgets the written manifests, because garbage collection may have removed them.
@@ -228,12 +230,13 @@ impl ManifestWriter {
             [] => String::new(),
         };
         let opened = self.open(group, infos).await.context(place)?;
-        let format = self.format;
+        let version = self.version;
+        let compression = self.compression;
         let is_gathering = group.iter().any(|job| job.task.is_gathered);
         let gathered: HashSet<NodeId> =
             group.iter().filter(|job| job.task.is_gathered).map(|job| job.task.node).collect();
         let built = blocking(move || {
-            let built = build::build(format, &opened)?;
+            let built = build::build(version, compression, &opened)?;
             if is_gathering {
                 build::check_same(opened.iter().filter(|cell| gathered.contains(&cell.node)), &built)?;
             }

@@ -63,7 +63,7 @@ pub(super) async fn check(
         let moves = check_log(object, id, &log)?;
         if let Some(LogContext { snapshot, .. }) = beside {
             let _room = snapshot.room_for_table()?;
-            check_against_snapshot(object, (&log, &moves), &snapshot)?;
+            check_against_snapshot(object, &log, &moves, &snapshot)?;
             check_moves(object, &moves, &snapshot, before.as_ref())?;
         }
         Ok(())
@@ -169,7 +169,8 @@ fn check_lists(object: Subject<'_>, log: &TransactionLog) {
 /// second may have deleted nodes that the first made.
 fn check_against_snapshot(
     object: Subject<'_>,
-    (log, moves): (&TransactionLog, &[Move]),
+    log: &TransactionLog,
+    moves: &[Move],
     snapshot: &Snapshot,
 ) -> Result<()> {
     let present: HashMap<NodeId, (&str, bool)> =

@@ -192,7 +192,10 @@ pub(super) fn check(
                 object.error("node-kind", format!("it is of unknown kind {kind}: other clients panic"));
             }
             NodeData::Group => drop(check_document(object, &node, "group")),
-            NodeData::Array(array) => check_array(object, (id, snapshot), (&node, array), infos, &mut uses, room)?,
+            NodeData::Array(array) => {
+                let array = check_array(object, snapshot.version(), &node, array, room);
+                add_uses(object, id, node.id, &array, infos, &mut uses)?;
+            }
         }
     }
     Ok(uses)
@@ -244,14 +247,21 @@ fn check_document(object: Subject<'_>, node: &Node<'_>, kind: &str) -> bool {
     true
 }
 
+/// Array as its node describes it.
+struct DescribedArray {
+    path: Arc<str>,
+    grid: Option<Arc<[u32]>>,
+    rules: Option<ChunkRules>,
+    manifests: Arc<[ManifestRef]>,
+}
+
 fn check_array(
     object: Subject<'_>,
-    (id, snapshot): (ObjectId, &Snapshot),
-    (node, array): (&Node<'_>, &ArrayData<'_>),
-    infos: &BTreeMap<ObjectId, ManifestInfo>,
-    uses: &mut Uses,
+    version: SpecVersion,
+    node: &Node<'_>,
+    array: &ArrayData<'_>,
     room: &mut Meter,
-) -> Result<()> {
+) -> DescribedArray {
     let is_json = check_document(object, node, "array");
     let summary = ArraySummary::parse_reserved(node.zarr_json, room);
     match &summary {
@@ -266,15 +276,26 @@ fn check_array(
     if rules.is_some_and(|rules| !rules.has_default_names) {
         object.warning("chunk-names", OTHER_NAMES);
     }
-    check_shape(object, snapshot.version(), array, summary.as_ref());
+    check_shape(object, version, array, summary.as_ref());
     let grid: Option<Arc<[u32]>> = match &summary {
         Some(summary) => Some(summary.dimensions.iter().map(|dimension| dimension.1).collect()),
         None => array.grid().map(Into::into),
     };
-    let all: Arc<[ManifestRef]> = array.manifests().into();
-    check_extents(object, &all, grid.as_deref());
-    let path: Arc<str> = node.path.into();
-    for reference in all.iter() {
+    let manifests: Arc<[ManifestRef]> = array.manifests().into();
+    check_extents(object, &manifests, grid.as_deref());
+    DescribedArray { path: node.path.into(), grid, rules, manifests }
+}
+
+/// Adds the manifests of the array at `node` in `snapshot`, which lists `infos`, to `uses`.
+fn add_uses(
+    object: Subject<'_>,
+    snapshot: ObjectId,
+    node: NodeId,
+    array: &DescribedArray,
+    infos: &BTreeMap<ObjectId, ManifestInfo>,
+    uses: &mut Uses,
+) -> Result<()> {
+    for reference in array.manifests.iter() {
         let used = of(&mut uses.manifests, reference.id, &mut uses.memory)?;
         match infos.get(&reference.id) {
             Some(info) if used.infos.is_empty() => used.infos.push(*info),
@@ -284,11 +305,12 @@ fn check_array(
                 object.error("manifest-unlisted", format!("it refers to manifest {}, {why}", reference.id));
             }
         }
-        let path = Arc::clone(&path);
-        let grid = grid.clone();
+        let path = Arc::clone(&array.path);
+        let grid = array.grid.clone();
+        let rules = array.rules;
         let manifest = reference.clone();
-        let use_of = ArrayUse { path, grid, rules, manifest, all: Arc::clone(&all), snapshot: id };
-        uses.add(node.id, use_of)?;
+        let all = Arc::clone(&array.manifests);
+        uses.add(node, ArrayUse { path, grid, rules, manifest, all, snapshot })?;
     }
     Ok(())
 }

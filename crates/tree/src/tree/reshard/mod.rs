@@ -33,8 +33,7 @@ use super::numbering::Numbering;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Result};
 use icechunkfs_base::memory::{self, Meter, Reservation};
-use icechunkfs_format::format::ids::NodeId;
-use icechunkfs_format::format::snapshot::ArrayData;
+use icechunkfs_format::format::snapshot::{ArrayData, Node};
 use icechunkfs_format::zarr::{document, reshard};
 use icechunkfs_repo::cache::Owner;
 
@@ -165,31 +164,26 @@ impl<'a> Resharder<'a> {
     }
 
     /// Makes an array, and its document if it differs from the stored one.
-    pub(super) fn array(
-        &mut self,
-        node: NodeIndex,
-        (path, id): (&str, NodeId),
-        zarr_json: &[u8],
-        data: &ArrayData<'_>,
-    ) -> Result<Array> {
+    pub(super) fn array(&mut self, index: NodeIndex, node: &Node<'_>, data: &ArrayData<'_>) -> Result<Array> {
+        let Node { id, path, zarr_json, .. } = *node;
         let stored = Array::new(path, id, zarr_json, data)?;
         let mut room = document::reserve_members(zarr_json).context(|| format!("array {path:?}"))?;
         let made = match self.wanted {
-            Resharding::Unshard => self.unshard(node, zarr_json, &stored.grid, &mut room),
+            Resharding::Unshard => self.unshard(index, zarr_json, &stored.grid, &mut room),
             Resharding::Pack(shape) => self.pack(zarr_json, shape, &stored.grid, &mut room).map(Some),
         };
         let (document, form) = match made {
             Ok(Some(made)) => made,
             Ok(None) => return Ok(stored),
             Err(reason) => {
-                self.add(node, true, reason);
+                self.add(index, true, reason);
                 return Ok(stored);
             }
         };
         drop(room);
         let mut array = Array::new(path, id, document.as_bytes(), data)?;
         if array.has_long_names && !stored.has_long_names {
-            self.add(node, true, "names of its chunks would be too long".to_owned());
+            self.add(index, true, "names of its chunks would be too long".to_owned());
             return Ok(stored);
         }
         if matches!(form, ChunkForm::Packed(_)) {
@@ -197,7 +191,7 @@ impl<'a> Resharder<'a> {
             array.sharding = None;
         }
         array.form = Some(Box::new(form));
-        self.keep(node, document)?;
+        self.keep(index, document)?;
         Ok(array)
     }
 

@@ -14,7 +14,8 @@ impl Chunks<'_> {
     pub(in crate::tree) async fn walk(
         &self,
         form: &ChunkForm,
-        (prefix, depth): (&[u32], usize),
+        prefix: &[u32],
+        depth: usize,
         after: Option<&[u32]>,
         limit: usize,
     ) -> Result<Vec<(Coords, u64)>> {

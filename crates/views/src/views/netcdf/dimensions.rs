@@ -66,7 +66,8 @@ impl GivenNames {
     pub(super) fn add<'a>(
         &mut self,
         group: usize,
-        (stored, shown): (&str, &str),
+        stored: &str,
+        shown: &str,
         dimensions: impl Iterator<Item = &'a str>,
     ) {
         self.arrays.insert((group, shown.to_owned()), stored.to_owned());
@@ -235,11 +236,11 @@ mod tests {
     #[test]
     fn a_changed_name_is_none_that_arrays_give_to_others() {
         let mut given = GivenNames::default();
-        given.add(0, ("m", "m"), ["a/b", "a_b", "e\u{301}"].into_iter());
-        given.add(0, ("é", "é"), ["e\u{301}"].into_iter());
-        given.add(0, ("dim_2", "dim_2"), std::iter::empty());
-        given.add(0, ("t\u{7}", "t_"), ["t\u{7}"].into_iter());
-        given.add(1, ("n", "n"), ["a_b"].into_iter());
+        given.add(0, "m", "m", ["a/b", "a_b", "e\u{301}"].into_iter());
+        given.add(0, "é", "é", ["e\u{301}"].into_iter());
+        given.add(0, "dim_2", "dim_2", std::iter::empty());
+        given.add(0, "t\u{7}", "t_", ["t\u{7}"].into_iter());
+        given.add(1, "n", "n", ["a_b"].into_iter());
         let mut dimensions = Dimensions::new([(0, ""), (0, "g")].into_iter(), given);
         let mut findings = Vec::new();
         let mut number = |name, group| dimensions.number(asked(name, 2, group), "/v", &mut findings);

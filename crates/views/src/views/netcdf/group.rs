@@ -63,7 +63,7 @@ impl GroupFile {
             let mut given = GivenNames::default();
             for Member { group, stored_name, name, variable, .. } in &members {
                 let dimensions = variable.dimension_names.iter().flatten();
-                given.add(*group, (stored_name, name), dimensions.map(AsRef::as_ref));
+                given.add(*group, stored_name, name, dimensions.map(AsRef::as_ref));
             }
             let mut dimensions = Dimensions::new(groups.iter().map(|group| (group.parent, group.name.as_str())), given);
             let variables = members.drain(..).map(|member| Named::new(member, &mut dimensions, &mut found));

@@ -47,7 +47,8 @@ impl Zarr2View {
         &self,
         node: NodeIndex,
         form: NodeForm,
-        (offset, extent): (u64, Extent),
+        offset: u64,
+        extent: Extent,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
         let table = self.tree().table();
@@ -94,7 +95,8 @@ impl Zarr2View {
         node: NodeIndex,
         prefix: &[u32],
         has_checksum: bool,
-        (offset, extent): (u64, Extent),
+        offset: u64,
+        extent: Extent,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
         let table = self.tree().table();

@@ -178,12 +178,12 @@ impl Zarr2View {
         }
         match self.place(inode)? {
             TreePlace::Directory(node) => match self.catalog.form(node).await? {
-                Some(form) => self.list_node(node, form, (offset, extent), sink).await,
+                Some(form) => self.list_node(node, form, offset, extent, sink).await,
                 None => Ok(()),
             },
             TreePlace::Chunk(node, prefix) if self.is_directory(node, &prefix) => {
                 let has_checksum = self.has_checksum(node).await?;
-                self.list_chunks(node, &prefix, has_checksum, (offset, extent), sink).await
+                self.list_chunks(node, &prefix, has_checksum, offset, extent, sink).await
             }
             _ => Err(not_a_directory(inode)),
         }

@@ -48,12 +48,18 @@ pub(super) struct Manifests<'a> {
     bytes: usize,
 }
 
+/// Place of a reference in one of several manifests.
+#[derive(Clone, Copy)]
+struct RefPosition {
+    manifest: u32,
+    at: u32,
+}
+
 /// References of an array, in order, each chunk once.
 #[derive(Default)]
 struct Listed<'m> {
     refs: Vec<ArrayRefs<'m>>,
-    /// Manifest, and position in it.
-    items: Vec<(u32, u32)>,
+    items: Vec<RefPosition>,
     /// Number of references to empty chunks, which are left out.
     empty: u64,
 }
@@ -144,9 +150,9 @@ impl<'m> Listed<'m> {
         let mut refs = Vec::new();
         let mut items = Vec::new();
         let mut empty = 0;
-        for (manifest, (reference, _)) in std::iter::zip(manifests, listed) {
-            let Some(found) = manifest.array(node)? else { continue };
-            let number = refs.len() as u32;
+        for (file, (reference, _)) in std::iter::zip(manifests, listed) {
+            let Some(found) = file.array(node)? else { continue };
+            let manifest = refs.len() as u32;
             for at in 0..found.len() {
                 let coords = found.coords(at);
                 let is_found = coords.len() == grid.len()
@@ -154,7 +160,7 @@ impl<'m> Listed<'m> {
                     && coords.iter().zip(&reference.extents).all(|(coord, (from, to))| *from <= coord && coord < *to);
                 match is_found {
                     true if found.length(at) == 0 => empty += 1,
-                    true => items.push((number, u32::try_from(at).map_err(|_| too_many())?)),
+                    true => items.push(RefPosition { manifest, at: u32::try_from(at).map_err(|_| too_many())? }),
                     false => {}
                 }
             }
@@ -166,7 +172,7 @@ impl<'m> Listed<'m> {
     }
 
     /// Sorts `items` and keeps one per chunk, the one from the first manifest.
-    fn in_order(&self, mut items: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
+    fn in_order(&self, mut items: Vec<RefPosition>) -> Vec<RefPosition> {
         if !items.is_sorted_by(|a, b| self.compare(*a, self, *b) != Ordering::Greater) {
             // The sort is stable: items from an earlier manifest stay first.
             items.sort_by(|a, b| self.compare(*a, self, *b));
@@ -175,19 +181,19 @@ impl<'m> Listed<'m> {
         items
     }
 
-    fn at(&self, (number, at): (u32, u32)) -> Option<(&ArrayRefs<'m>, usize)> {
-        Some((self.refs.get(number as usize)?, at as usize))
+    fn at(&self, item: RefPosition) -> Option<(&ArrayRefs<'m>, usize)> {
+        Some((self.refs.get(item.manifest as usize)?, item.at as usize))
     }
 
-    fn coords(&self, item: (u32, u32)) -> impl Iterator<Item = u32> + use<'m> {
+    fn coords(&self, item: RefPosition) -> impl Iterator<Item = u32> + use<'m> {
         self.at(item).map(|(refs, at)| refs.coords(at)).into_iter().flatten()
     }
 
-    fn compare(&self, item: (u32, u32), other: &Listed<'_>, of_other: (u32, u32)) -> Ordering {
+    fn compare(&self, item: RefPosition, other: &Listed<'_>, of_other: RefPosition) -> Ordering {
         self.coords(item).cmp(other.coords(of_other))
     }
 
-    fn payload(&self, item: (u32, u32)) -> Result<Option<ChunkPayload<&'m [u8]>>> {
+    fn payload(&self, item: RefPosition) -> Result<Option<ChunkPayload<&'m [u8]>>> {
         self.at(item).map(|(refs, at)| refs.payload(at)).transpose()
     }
 
