@@ -16,14 +16,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
+use icechunkfs_tree::inodes;
 use icechunkfs_tree::tree::ROOT;
 
-/// Number of the tree's root for the kernel if it is an entry of the mount's root: between those of
-/// other files and of the control directory.
-const ENTRY: u64 = (1 << 62) - 65;
+/// Number of the tree's root for the kernel if it is an entry of the mount's root.
+const ENTRY: u64 = inodes::ROOT_ENTRY.0;
 
 /// Number of a root that is not in the tree, on the tree's side.
-pub(super) const TOP: u64 = u64::MAX;
+pub(super) const TOP: u64 = inodes::ABOVE_ROOT.0;
 
 /// Map between the numbers of the kernel and those of the tree.
 #[derive(Debug)]

@@ -36,6 +36,7 @@ use self::numbering::Renumbered;
 use self::prefetch::{LIKELY_WINDOW, Prefetcher};
 use self::reshard::Resharded;
 use self::walk::Walk;
+use crate::inodes::Ino;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::format::ids::NodeId;
@@ -44,7 +45,7 @@ use icechunkfs_repo::compare::chunks::ChunkList;
 use icechunkfs_repo::reader::{ChunkRange, Data, NativeChunk, Reader};
 
 /// Inode number of the root directory, as FUSE requires it.
-pub const ROOT: u64 = 1;
+pub const ROOT: u64 = Ino::ROOT.0;
 
 /// Kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

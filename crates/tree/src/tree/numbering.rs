@@ -13,15 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::nodes::NodeIndex;
 use super::positions::Positions;
+use crate::inodes::{CHUNKS_END, OF_NODE};
 use icechunkfs_format::format::ids::NodeId;
-
-/// Most inode numbers of all nodes together: they and directory offsets made from them must stay
-/// positive.
-const MAX_NUMBERS: u64 = 1 << 60;
-/// Most of those for a single array while others are still to come.
-const MAX_SHARE: u64 = 1 << 52;
-/// Numbers of a node without chunks: its directory and its document.
-const OF_NODE: u64 = 2;
 
 /// Factors by which a growing array has more numbers than chunks, per dimension.
 const HEADROOM: [u32; 2] = [16, 2];
@@ -180,7 +173,7 @@ impl Numbering {
                 self.state = NumberingState::next();
             }
             None => {
-                let room = MAX_NUMBERS.saturating_sub(self.next).min(MAX_SHARE);
+                let room = CHUNKS_END.saturating_sub(self.next);
                 let (grid, positions) = if has_headroom { larger(id, grid, room) } else { exact(id, grid, room) };
                 let start = take(&mut self.next, positions.count());
                 known.push(ChunkNumbers { grid, start, positions: Arc::new(positions) });

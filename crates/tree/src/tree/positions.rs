@@ -20,16 +20,9 @@ use std::sync::{Arc, LazyLock};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use crate::inodes::{MAX_ARITHMETIC, MAX_TABLE};
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::zarr::Coords;
-
-/// Most places of an array with arithmetic numbers: 2^36, beyond what storage can hold, and small
-/// enough that tens of such arrays leave room in the 42 bits that numbers below `.icechunk` have
-/// (`icechunkfs_views::attached`).
-pub const MAX_ARITHMETIC: u64 = 1 << 36;
-/// Numbers reserved for an array with a table. A table with as many entries would not fit into
-/// memory. Thousands of such arrays have room in 42 bits.
-pub const MAX_TABLE: u64 = 1 << 30;
 
 /// Tables of the process, by the array and its grid.
 static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);

@@ -1,8 +1,8 @@
 //! The directories above attached trees.
 
-use super::numbers;
 use super::refs::NameKind;
 use crate::views::report;
+use icechunkfs_tree::inodes::ATTACHED;
 
 /// Name of the directory of views.
 pub(super) const VIEWS_NAME: &str = "view";
@@ -10,11 +10,11 @@ pub(super) const VIEWS_NAME: &str = "view";
 const AT_NAME: &str = "at";
 
 /// Number of the control directory of a read-only mount.
-pub const CONTROL: u64 = numbers::FIRST | 1;
+pub const CONTROL: u64 = ATTACHED.at(1).0;
 /// Number of `.icechunk/at`.
-pub const AT: u64 = numbers::FIRST | 2;
+pub const AT: u64 = ATTACHED.at(2).0;
 /// Number of `.icechunk/view`.
-pub const VIEWS: u64 = numbers::FIRST | 3;
+pub const VIEWS: u64 = ATTACHED.at(3).0;
 
 /// Directory above attached trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Directory {
     /// Returns the number.
     pub(super) fn number(self) -> u64 {
         let place = ALL.iter().position(|other| *other == self).unwrap_or_default();
-        numbers::FIRST | (place as u64 + 1)
+        ATTACHED.at(place as u64 + 1).0
     }
 
     /// Returns the directory in `.icechunk` that has it, or is it.
@@ -97,11 +97,12 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use icechunkfs_tree::inodes::{Ino, detach};
 
     #[test]
     fn numbers_belong_to_directories() {
         for directory in ALL {
-            assert_eq!(Directory::at(numbers::unpack(directory.number()).1), Some(directory));
+            assert_eq!(Directory::at(detach(Ino(directory.number())).1.0), Some(directory));
         }
         assert_eq!([CONTROL, AT, VIEWS], [ALL[0], ALL[1], ALL[2]].map(Directory::number));
         assert_eq!(Directory::at(0), None);

@@ -9,8 +9,8 @@
 //! | `.icechunk/HEAD`, `info.json`, `log`, `status`, `errors`, `stats` | in a read-only mount: facts about it |
 //!
 //! All are read-only and share the caches, the prefetch and the deadlines of the mount. `VIEW` is
-//! the name of [`ViewOptions`]. [`refs`] knows what names mean, [`trees`] loads the trees,
-//! [`numbers`] numbers their files; [`directories`] are those above the trees.
+//! the name of [`ViewOptions`]. [`refs`] knows what names mean, [`trees`] loads the trees, whose
+//! files [`inodes`] numbers; [`directories`] are those above the trees.
 //!
 //! A tree never changes, so the kernel may cache what is in it forever. What a name means may
 //! change: a branch moves, a tag is deleted, the mount gets another base. So names of trees are
@@ -22,7 +22,6 @@
 mod directories;
 mod listings;
 mod mount_files;
-mod numbers;
 mod refs;
 mod trees;
 
@@ -46,6 +45,7 @@ use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::reader::Data;
 use icechunkfs_store::storage::Storage;
+use icechunkfs_tree::inodes::{self, Ino, attach, detach};
 use icechunkfs_tree::mount_facts::MountFacts;
 use icechunkfs_tree::tree::directory::Extent;
 use icechunkfs_tree::tree::{Attributes, Kind, ROOT, Tree};
@@ -66,10 +66,10 @@ Each directory here is the last commit in another view, read-only: uncommitted c
 Modifiers combine, in this order; views with modifiers are not listed. A view lists what it leaves out in its own file .icechunk/VIEW.
 ";
 /// Numbers that a tree's files do not have: its directory `.icechunk/view`, and the file in it.
-const TREE_VIEWS: u64 = (1 << 63) - 3;
-const README_INODE: u64 = (1 << 63) - 4;
-/// Number of the first file about the mount, which only tree 0 has; the others are below it.
-const MOUNT_FILES: u64 = (1 << 63) - 5;
+const TREE_VIEWS: u64 = inodes::TREE_VIEWS.0;
+const README_INODE: u64 = inodes::README.0;
+/// Only tree 0 has the files about the mount.
+const _: () = assert!(MountFile::ALL.len() as u64 <= inodes::MOUNT_FILES.count());
 
 /// File of a tree: the tree, the number in it, and the ref or time under which the tree is
 /// attached.
@@ -133,14 +133,14 @@ impl std::fmt::Debug for AttachedTrees {
 
 /// Returns true if `number` belongs to an attached tree or a directory above one.
 pub fn is_attached(number: u64) -> bool {
-    number >= numbers::FIRST
+    inodes::ATTACHED.contains(Ino(number))
 }
 
 /// Returns the part of `.icechunk` that `number` belongs to, by its name, if that is no tree: a
 /// directory above the trees, or a file about the mount. The control directory itself has its own
 /// name.
 pub fn part_of(number: u64) -> Option<&'static str> {
-    let (tree, inode) = if is_attached(number) { numbers::unpack(number) } else { return None };
+    let (tree, Ino(inode)) = if is_attached(number) { detach(Ino(number)) } else { return None };
     if tree != 0 {
         return None;
     }
@@ -162,13 +162,13 @@ pub fn is_mount_file(number: u64) -> bool {
 }
 
 fn mount_file(number: u64) -> Option<MountFile> {
-    let (tree, inode) = if is_attached(number) { numbers::unpack(number) } else { return None };
-    let at = MOUNT_FILES.checked_sub(inode).filter(|_| tree == 0)?;
+    let (tree, inode) = if is_attached(number) { detach(Ino(number)) } else { return None };
+    let at = inodes::MOUNT_FILES.position_from_end(inode).filter(|_| tree == 0)?;
     MountFile::ALL.get(usize::try_from(at).ok()?).copied()
 }
 
 fn number_of(file: MountFile) -> u64 {
-    numbers::pack(0, MOUNT_FILES - file as u64).unwrap_or(numbers::FIRST)
+    attach(0, inodes::MOUNT_FILES.from_end(file as u64)).unwrap_or(inodes::ATTACHED.at(0)).0
 }
 
 /// Returns the error for an attempt to change an attached tree.
@@ -431,7 +431,7 @@ impl AttachedTrees {
     }
 
     fn place(&self, number: u64) -> Result<AttachedPlace> {
-        let (tree, inode) = numbers::unpack(number);
+        let (tree, Ino(inode)) = detach(Ino(number));
         if let Some(file) = mount_file(number) {
             return Ok(AttachedPlace::Mount(file));
         }
@@ -643,7 +643,7 @@ impl AttachedTrees {
     }
 
     fn special(&self, tree: u32, inode: u64, kind: Kind, size: u64) -> Found {
-        let inode = numbers::pack(tree, inode).unwrap_or(numbers::FIRST);
+        let Ino(inode) = attach(tree, Ino(inode)).unwrap_or(inodes::ATTACHED.at(0));
         Found::fixed(Attributes { inode, kind, size }, self.start)
     }
 }
@@ -657,7 +657,7 @@ fn mount_file_of(file: MountFile, size: u64) -> Found {
 
 /// Returns the attributes of a file of tree `tree`, whose files are `files`.
 fn found(tree: u32, files: &dyn ViewTree, attributes: Attributes, time: SystemTime) -> Result<Found> {
-    let inode = numbers::pack(tree, attributes.inode).ok_or_else(|| {
+    let Ino(inode) = attach(tree, Ino(attributes.inode)).ok_or_else(|| {
         let message = "this snapshot has more chunks than directories below .icechunk can number: mount it by itself";
         Error::new(ErrorKind::Unsupported, message)
     })?;

@@ -16,7 +16,6 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, Semaphore};
 
-use super::numbers::MAX_TREES;
 use super::refs::{FreshRefs, NameKind, system_time};
 use crate::views::ViewTree;
 use crate::views::options::ViewOptions;
@@ -26,6 +25,7 @@ use icechunkfs_base::memory::{self, Evict, Reservation};
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_repo::reader::Reader;
+use icechunkfs_tree::inodes::MAX_TREES;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::NodeTable;
 use icechunkfs_tree::tree::numbering::Numbering;

@@ -2,14 +2,14 @@
 //!
 //! A mount shows it as the file `.icechunk/NAME`, where NAME is that of the view: one line per
 //! finding, with the path, what was done, and the reason. The directory is not listed at the root,
-//! as programs take every directory for a group; it exists all the same. Its two inode numbers are
-//! above those of all places, files of NetCDF views and files that have become other inodes.
+//! as programs take every directory for a group; it exists all the same.
 
 use std::collections::HashSet;
 
 use bytes::Bytes;
 
 use icechunkfs_base::printable;
+use icechunkfs_tree::inodes;
 use icechunkfs_tree::tree::directory::Entry;
 use icechunkfs_tree::tree::nodes::MAX_NAME;
 use icechunkfs_tree::tree::{Attributes, Kind, ROOT, Tree};
@@ -17,9 +17,9 @@ use icechunkfs_tree::tree::{Attributes, Kind, ROOT, Tree};
 /// Name of the directory at the root of a mount that has the report.
 pub const DIRECTORY: &str = ".icechunk";
 /// Inode number of the directory.
-pub const DIRECTORY_INODE: u64 = (1 << 63) - 2;
+pub const DIRECTORY_INODE: u64 = inodes::REPORT_DIRECTORY.0;
 /// Inode number of the report.
-const REPORT_INODE: u64 = (1 << 63) - 1;
+const REPORT_INODE: u64 = inodes::REPORT.0;
 
 /// Returns true if `inode` belongs to a report.
 pub fn is_report(inode: u64) -> bool {

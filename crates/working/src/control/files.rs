@@ -5,6 +5,7 @@ use crate::operations::Session;
 use icechunkfs_base::error::Result;
 use icechunkfs_base::memory::Metered;
 use icechunkfs_base::printable;
+use icechunkfs_tree::inodes::CONTROL;
 
 /// A control file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,6 +57,9 @@ const ALL: [(ControlFile, &str); 14] = [
     (ControlFile::Head, "HEAD"),
     (ControlFile::Stats, "stats"),
 ];
+
+/// The directory has the first number.
+const _: () = assert!((ALL.len() as u64) < CONTROL.count());
 
 impl ControlFile {
     /// Returns the file with inode number `number`.

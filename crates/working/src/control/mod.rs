@@ -25,11 +25,11 @@ use crate::operations::{CommitOptions, Session};
 use crate::overlay::Ino;
 use crate::overlay::attributes::Attributes;
 use crate::overlay::listing::Listed;
-use crate::overlay::node::UPPER;
 use crate::scratch::record::{Meta, Name, Time};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Metered;
 use icechunkfs_base::recent_errors::RecentErrors;
+use icechunkfs_tree::inodes;
 use icechunkfs_tree::tree::ROOT;
 use icechunkfs_views::attached;
 use icechunkfs_views::views::report;
@@ -42,9 +42,8 @@ note: the message is the program's first write; for several lines use `icechunkf
 /// Time after a command that was written in which setting a given time is part of it: `cp -p` and
 /// the like set times last.
 const PART_OF_COPY: Duration = Duration::from_secs(2);
-/// Inode number of the directory; its files follow. Far above the snapshot's numbers and just below
-/// those of new files.
-pub const DIRECTORY: u64 = UPPER - 64;
+/// Inode number of the directory; its files follow.
+pub const DIRECTORY: u64 = inodes::CONTROL.at(0).0;
 /// Offset of the directory in a listing of the root: the listing of the tree follows it from the
 /// beginning.
 const SHOWN_OFFSET: u64 = 1 << 60;
@@ -79,7 +78,7 @@ struct Handle {
 
 /// Returns true if `number` is the control directory or a control file.
 pub fn is_control(number: u64) -> bool {
-    (DIRECTORY..UPPER).contains(&number)
+    inodes::CONTROL.contains(Ino(number))
 }
 
 /// Returns the part of the control directory that `number` is, by its name; the directory itself

@@ -8,14 +8,11 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use super::difference::Difference;
+use icechunkfs_tree::inodes::REPLACED;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::numbering::Renumbered;
 use icechunkfs_views::views::ViewTree;
 use icechunkfs_views::views::native::NativeView;
-
-/// First number of files that have become other inodes: above all numbers of places, below those
-/// that directory offsets need.
-const OTHER_INODES: u64 = 1 << 61;
 
 /// State that requests are answered from. One request has one view from its beginning to its end.
 #[derive(Debug)]
@@ -244,7 +241,7 @@ impl ViewState {
                 continue;
             }
             moves.last_number += 1;
-            let other = OTHER_INODES + moves.last_number;
+            let other = REPLACED.at(moves.last_number).0;
             moves.renumbered.set(number, other);
             retired.insert(number, Arc::clone(old));
             gone.push(number);

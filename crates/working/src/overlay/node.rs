@@ -6,44 +6,23 @@ use smallvec::SmallVec;
 
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, Source};
 use icechunkfs_format::format::ids::NodeId;
+pub use icechunkfs_tree::inodes::Ino;
+use icechunkfs_tree::inodes::MADE;
 use icechunkfs_tree::tree::nodes::TreePlace;
-use icechunkfs_tree::tree::{self, Tree};
-
-/// Offset of inode numbers that were never in the base: their [`EntryId`] is added. Numbers of the
-/// base are far below.
-pub const UPPER: u64 = 1 << 62;
 
 /// Position in listings of an entry that is listed in the place of the base's entry that it shows,
 /// behind all others: see [`super::listing`].
 pub(super) const IN_PLACE: u64 = u64::MAX;
 
-/// Inode number by which the kernel knows a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ino(pub u64);
-
-impl Ino {
-    /// Inode number of the root.
-    pub const ROOT: Ino = Ino(tree::ROOT);
-
-    /// Returns the number of `place` in `tree`.
-    pub fn of_place(tree: &Tree, place: &TreePlace) -> Self {
-        Ino(tree.table().inode(place))
+impl EntryId {
+    /// Returns the number of the inode, if it was never in the base.
+    pub(super) fn ino(self) -> Ino {
+        MADE.at(self.0)
     }
 
-    /// Returns the number of inode `id`, if it was never in the base.
-    pub(super) fn of_entry(id: EntryId) -> Self {
-        Ino(UPPER + id.0)
-    }
-
-    /// Returns true if the base gave the number, and not the working tree.
-    pub(super) fn is_of_base(self) -> bool {
-        self.0 < UPPER
-    }
-}
-
-impl std::fmt::Display for Ino {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "inode {}", self.0)
+    /// Returns the inode with `number`, if it was never in the base.
+    pub(super) fn of_ino(number: Ino) -> Option<Self> {
+        MADE.position(number).map(EntryId)
     }
 }
 

@@ -237,7 +237,7 @@ impl TreeMoves {
             let meta = inode.meta;
             let id = state.fresh.next_entry();
             state.leave(*parent, name);
-            state.insert_bare(id, Ino::of_entry(id), Body::File(source), meta, 0);
+            state.insert_bare(id, id.ino(), Body::File(source), meta, 0);
             state.put_entry(*parent, name.clone(), Some(id), entry.covers, Some(entry.order));
         }
         Ok(())

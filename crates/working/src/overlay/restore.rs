@@ -18,7 +18,7 @@ use bytes::Bytes;
 use super::Base;
 use super::invalidation::Invalidation;
 use super::listing::join;
-use super::node::{Directory, Entry, Ino, Inode, RestoredNode};
+use super::node::{Directory, Entry, Inode, RestoredNode};
 use super::rebase::Candidate;
 use super::rebase::TreeMoves;
 use super::replace::{TreeGuard, node_ids};
@@ -295,7 +295,7 @@ impl Edit<'_> {
         }
         let id = self.state.fresh.next_entry();
         let meta = self.meta(&TreePlace::Directory(0));
-        self.state.insert_bare(id, Ino::of_entry(id), Body::Directory, meta, 0);
+        self.state.insert_bare(id, id.ino(), Body::Directory, meta, 0);
         self.state.put_entry(parent, name.clone(), Some(id), entry.is_some_and(|entry| entry.covers), None);
         self.touched(parent, name);
         Ok(id)
@@ -330,7 +330,7 @@ impl Edit<'_> {
         };
         let id = self.state.fresh.next_entry();
         let meta = self.meta(&TreePlace::Metadata(0));
-        self.state.insert_bare(id, Ino::of_entry(id), Body::File(source), meta, 0);
+        self.state.insert_bare(id, id.ino(), Body::File(source), meta, 0);
         self.state.put_entry(directory, name.clone(), Some(id), covers, None);
         self.touched(directory, name);
         Ok(())

@@ -178,7 +178,7 @@ impl TreeMoves {
                 Source::Stored(_) | Source::Data(_) => source.clone(),
             };
             let new = state.fresh.next_entry();
-            state.insert_bare(new, Ino::of_entry(new), Body::File(source), inode.meta, 0);
+            state.insert_bare(new, new.ino(), Body::File(source), inode.meta, 0);
             for ((parent, name), _) in names {
                 let Some(entry) = state.get(parent).and_then(|inode| inode.directory()?.get(&name)) else { continue };
                 state.leave(parent, &name);

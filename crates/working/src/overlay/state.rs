@@ -95,7 +95,7 @@ impl State {
         lower: Option<(TreePlace, Ino)>,
     ) -> EntryId {
         let id = self.fresh.next_entry();
-        let number = lower.as_ref().map_or(Ino::of_entry(id), |(_, number)| *number);
+        let number = lower.as_ref().map_or(id.ino(), |(_, number)| *number);
         self.insert_bare(id, number, Body::Directory, meta, 0);
         self.bind(id, lower);
         self.put_entry(parent, name, Some(id), false, None);
@@ -324,7 +324,7 @@ impl State {
             self.count_data(source)?;
         }
         self.fresh.reserve(id.0)?;
-        let number = lower.as_ref().map_or(Ino::of_entry(id), |(_, number)| *number);
+        let number = lower.as_ref().map_or(id.ino(), |(_, number)| *number);
         self.insert_bare(id, number, body, meta, 0);
         self.bind(id, lower);
         Ok(())
@@ -428,7 +428,7 @@ impl State {
     /// Gives a promoted inode a number of the working tree.
     pub(super) fn renumber(&mut self, id: EntryId) {
         let Some(inode) = self.inodes.get_mut(&id) else { return };
-        let old = std::mem::replace(&mut inode.number, Ino::of_entry(id));
+        let old = std::mem::replace(&mut inode.number, id.ino());
         unlist(&mut self.promoted, Some(old), id);
     }
 

@@ -68,15 +68,13 @@ use icechunkfs_base::memory::{self, Reservation};
 use icechunkfs_format::zarr::document as zarr_document;
 use icechunkfs_repo::reader::Data;
 use icechunkfs_repo::reader::buffer::BUFFER_SIZE;
+use icechunkfs_tree::inodes::{Ino, VIEW};
 use icechunkfs_tree::tree::directory::{Entry, Extent};
 use icechunkfs_tree::tree::nodes::{MAX_NAME, NodeIndex, TreePlace};
 use icechunkfs_tree::tree::{Attributes, Kind, ROOT, Tree};
 
 /// Name of the view, and of its report.
 pub const NAME: &str = "netcdf";
-/// First inode number of files: number n is the file of node n. Above places and files that have
-/// become other inodes.
-const FILES: u64 = 1 << 62;
 /// Files whose headers are kept.
 const KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 /// Bytes of the repository's name that name the root's file: room is left for the suffix, and to
@@ -157,7 +155,7 @@ impl NetcdfView {
     }
 
     fn file_node(&self, inode: u64) -> Option<NodeIndex> {
-        let node = NodeIndex::try_from(inode.checked_sub(FILES)?).ok()?;
+        let node = NodeIndex::try_from(VIEW.position(Ino(inode))?).ok()?;
         self.has_file(node).then_some(node)
     }
 
@@ -173,7 +171,7 @@ impl NetcdfView {
     async fn file_attributes(&self, node: NodeIndex) -> Result<Attributes> {
         let file = self.file(node).await?;
         let size = file.get().map_or(0, |file| file.plan.size());
-        Ok(Attributes { inode: FILES + u64::from(node), kind: Kind::File, size })
+        Ok(Attributes { inode: VIEW.at(node.into()).0, kind: Kind::File, size })
     }
 
     /// Returns the entry of a file in a listing. Its size needs its header, which names do not. A
@@ -184,7 +182,7 @@ impl NetcdfView {
             Extent::Names => None,
             _ => self.file_attributes(node).await.ok().map(|attributes| attributes.size),
         };
-        Entry::file(name, FILES + u64::from(node), size, offset)
+        Entry::file(name, VIEW.at(node.into()).0, size, offset)
     }
 
     /// Returns the file of `node`, made if it is not kept.

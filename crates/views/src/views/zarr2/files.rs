@@ -1,12 +1,8 @@
 //! Inode numbers and names of documents.
 
+use icechunkfs_tree::inodes::{Ino, OF_NODE_IN_VIEW, VIEW};
 use icechunkfs_tree::tree::nodes::NodeIndex;
 
-/// First inode number of documents: above those of all places and of files that have become other
-/// inodes, below those of reports.
-const FIRST_INODE: u64 = 1 << 62;
-/// Numbers of each node.
-const PER_NODE: u64 = 4;
 /// First offset of documents in a directory: after all nodes, before all chunks.
 const FIRST_OFFSET: u64 = 1 << 60;
 
@@ -35,7 +31,7 @@ pub(super) struct DocumentFile {
 }
 
 /// All kinds, by their numbers.
-const KINDS: [DocumentKind; PER_NODE as usize] = [Group, Array, Attributes, Consolidated];
+const KINDS: [DocumentKind; OF_NODE_IN_VIEW as usize] = [Group, Array, Attributes, Consolidated];
 
 impl DocumentKind {
     /// Returns the file name.
@@ -62,14 +58,14 @@ impl DocumentKind {
 impl DocumentFile {
     /// Returns the inode number.
     pub(super) fn inode(self) -> u64 {
-        FIRST_INODE + u64::from(self.node) * PER_NODE + self.kind as u64
+        VIEW.at(u64::from(self.node) * OF_NODE_IN_VIEW + self.kind as u64).0
     }
 
     /// Returns the document with an inode number.
     pub(super) fn from_inode(inode: u64) -> Option<Self> {
-        let number = inode.checked_sub(FIRST_INODE)?;
-        let kind = *KINDS.get((number % PER_NODE) as usize)?;
-        Some(DocumentFile { node: NodeIndex::try_from(number / PER_NODE).ok()?, kind })
+        let position = VIEW.position(Ino(inode))?;
+        let kind = *KINDS.get((position % OF_NODE_IN_VIEW) as usize)?;
+        Some(DocumentFile { node: NodeIndex::try_from(position / OF_NODE_IN_VIEW).ok()?, kind })
     }
 }
 
@@ -83,11 +79,10 @@ mod tests {
             for kind in KINDS {
                 let file = DocumentFile { node, kind };
                 assert_eq!(DocumentFile::from_inode(file.inode()), Some(file));
-                assert!(file.inode() < 1 << 63);
                 assert_eq!(DocumentKind::from_name(kind.name()), Some(kind));
             }
         }
-        for other in [0, 1, 1 << 61, FIRST_INODE - 1, FIRST_INODE + (PER_NODE << 32), (1 << 63) - 1, u64::MAX] {
+        for other in [0, 1, 1 << 61, (1 << 62) - 1, VIEW.at(OF_NODE_IN_VIEW << 32).0, (1 << 63) - 1, u64::MAX] {
             assert_eq!(DocumentFile::from_inode(other), None);
         }
     }

@@ -8,7 +8,7 @@ use icechunkfs_base::error::ErrorKind;
 const A: Ino = Ino(1000);
 const B: Ino = Ino(2000);
 /// Number of the working tree.
-const OWN: Ino = Ino(super::super::node::UPPER + 7);
+const OWN: Ino = icechunkfs_tree::inodes::MADE.at(7);
 
 /// Open of file `number` to read, which begins now.
 fn reading(view: &KernelView, number: Ino) -> Opening {

@@ -9,7 +9,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::super::Ino;
 use super::super::invalidation::Invalidation;
 use super::super::listing::join;
 use super::super::node::{Entry, Inode};
@@ -116,7 +115,7 @@ impl Merge<'_> {
     /// Makes a directory over nothing for what others have added to `place` of the new base.
     pub(super) fn detach(&mut self, here: EntryContext<'_>, place: TreePlace) {
         let id = self.out.state.fresh.next_entry();
-        self.out.state.insert_bare(id, Ino::of_entry(id), Body::Directory, self.to.meta_of(&place), 0);
+        self.out.state.insert_bare(id, id.ino(), Body::Directory, self.to.meta_of(&place), 0);
         self.out.state.put_entry(here.visit.new, here.name, Some(id), true, None);
         self.pending.push(Visit {
             old: None,

@@ -183,7 +183,7 @@ impl Merge<'_> {
         let lower = home.filter(|_| !is_split).map(|place| numbered(&self.to.tree, place));
         let stays = !inode.number.is_of_base() || lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
         let new = if is_split { self.out.state.fresh.next_entry() } else { id };
-        let number = if is_split { Ino::of_entry(new) } else { inode.number };
+        let number = if is_split { new.ino() } else { inode.number };
         let lookup_count = if is_split { 0 } else { inode.lookup_count };
         self.out.state.insert_bare(new, number, body, inode.meta, lookup_count);
         self.out.state.bind(new, lower);

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::super::invalidation::Invalidation;
-use super::super::node::{IN_PLACE, UPPER};
+use super::super::node::IN_PLACE;
 use super::super::replace::TreeGuard;
 use super::super::state::{State, numbered};
 use super::super::{Base, Ino, Locked};
@@ -239,7 +239,7 @@ impl State {
     fn part_old_version(&mut self, number: Ino, source: Source, meta: Meta) -> Vec<(EntryId, Name)> {
         let body = Body::File(source);
         let Some((id, _)) = self.at_number(number) else {
-            let id = if number.is_of_base() { self.fresh.next_entry() } else { EntryId(number.0 - UPPER) };
+            let id = EntryId::of_ino(number).unwrap_or_else(|| self.fresh.next_entry());
             self.insert_bare(id, number, body, meta, 0);
             return Vec::new();
         };
@@ -253,7 +253,7 @@ impl State {
             return Vec::new();
         }
         let new = self.fresh.next_entry();
-        self.insert_bare(new, Ino::of_entry(new), new_body, new_meta, 0);
+        self.insert_bare(new, new.ino(), new_body, new_meta, 0);
         self.bind(new, lower);
         for (parent, name) in &names {
             let entry = self.get(*parent).and_then(|inode| inode.directory()?.get(name));
@@ -290,7 +290,7 @@ impl State {
         }
         let name = Name::new(name.as_bytes());
         let id = self.fresh.next_entry();
-        self.insert_bare(id, Ino::of_entry(id), Body::File(Source::Lower), base.meta_of(&place), 0);
+        self.insert_bare(id, id.ino(), Body::File(Source::Lower), base.meta_of(&place), 0);
         self.bind(id, Some(numbered(tree, place)));
         self.put_entry(parent, name.clone(), Some(id), false, Some(IN_PLACE));
         Some((parent, name))

@@ -1,8 +1,8 @@
 //! Numbers that were never used.
 
-use super::super::node::UPPER;
 use crate::scratch::record::{DataFileId, EntryId, ROOT};
 use icechunkfs_base::error::{Error, Result};
+use icechunkfs_tree::inodes::MADE;
 
 /// Source of numbers of inodes, data files and listing positions, each of which it gives once: no
 /// two of them are equal, whatever they are for, and none is given again after a restart, as long
@@ -38,7 +38,7 @@ impl FreshNumbers {
     /// Reserves `number`, which the scratch directory has, and all below it. Refuses one that was
     /// never given: the kernel's numbers of inodes would not have room for it.
     pub(in super::super) fn reserve(&mut self, number: u64) -> Result<()> {
-        if number >= UPPER {
+        if number >= MADE.count() {
             return Err(Error::corrupt(format!("{number} in the scratch directory is the number of nothing")));
         }
         self.next = self.next.max(number + 1);
@@ -77,7 +77,7 @@ mod tests {
         numbers.reserve(77).unwrap();
         numbers.reserve(5).unwrap();
         assert_eq!(numbers.take(), 78);
-        for wrong in [UPPER, u64::MAX] {
+        for wrong in [MADE.count(), u64::MAX] {
             assert_eq!(numbers.reserve(wrong).unwrap_err().kind(), ErrorKind::Corrupt, "{wrong}");
         }
         assert_eq!(numbers.take(), 79);

@@ -1,6 +1,6 @@
 //! Inodes by their numbers, and by the places of the base that they show.
 
-use super::super::node::{Ino, Inode, UPPER};
+use super::super::node::{Ino, Inode};
 use super::State;
 use crate::scratch::record::{EntryId, Name, ROOT, Source};
 use icechunkfs_tree::tree::Tree;
@@ -9,8 +9,7 @@ use icechunkfs_tree::tree::nodes::TreePlace;
 impl State {
     /// Returns the inode that the kernel knows by `number`, if it is in the working tree.
     pub fn by_number(&self, number: Ino) -> Option<EntryId> {
-        if !number.is_of_base() {
-            let id = EntryId(number.0 - UPPER);
+        if let Some(id) = EntryId::of_ino(number) {
             return self.inodes.contains_key(&id).then_some(id);
         }
         self.promoted.get(&number).or_else(|| self.shown.get(&number)).copied()

@@ -98,8 +98,8 @@ fn numbers_are_those_of_the_base_or_far_above() {
     assert_eq!(state.by_number(number), Some(A));
     assert_eq!(state.get(A).unwrap().number, number);
     assert!(!state.get(FILE).unwrap().number.is_of_base());
-    assert_eq!(state.by_number(Ino::of_entry(FILE)), Some(FILE));
-    assert_eq!(state.by_number(Ino::of_entry(EntryId(99))), None);
+    assert_eq!(state.by_number(FILE.ino()), Some(FILE));
+    assert_eq!(state.by_number(EntryId(99).ino()), None);
     assert_eq!(
         (FILE.to_string(), Ino(7).to_string(), DATA.to_string()),
         ("entry 3".into(), "inode 7".into(), "data file 3".into())
