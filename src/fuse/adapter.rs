@@ -12,21 +12,20 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuser::{
-    BackingId, Errno, FileAttr, FileHandle, FopenFlags, INodeNo, InitFlags, KernelConfig, OpenFlags, TimeOrNow,
-};
+use fuser::{BackingId, Errno, FileAttr, FileHandle, FopenFlags, INodeNo, InitFlags, KernelConfig, OpenFlags};
 use tokio::runtime::Handle;
 use tracing::warn;
 
 use super::answer::{Reply, XattrValue, answer, outcome_of};
-use super::attached_files::{self, AttachedFiles, file_type};
+use super::attached_files::AttachedFiles;
 use super::backing::Backings;
 use super::call::Call;
+use super::face::Face;
+use super::file_attr::{BLOCK, FOREVER, SnapshotOwner, file_type};
 use super::init;
 use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
 use super::mount::Options;
-use super::overlay_replies::{BLOCK, FOREVER, attr, time};
 use super::presentation::Presentation;
 use super::quiet_log::QuietLog;
 use super::reply::{
@@ -34,16 +33,16 @@ use super::reply::{
     ReplyXattr, Room,
 };
 use super::requests::Requests;
-use super::root_map::{Inner, RootMap, TOP};
+use super::root_map::{RootMap, TOP};
 use super::xattr::Xattr;
-use icechunkfs_base::error::{Error, Result};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::metrics::Outcome;
 use icechunkfs_tree::tree::directory::{Entry, Extent};
 use icechunkfs_tree::tree::{Attributes, Kind, ROOT};
-use icechunkfs_views::attached::{AttachedTrees, NativeFile, is_attached, is_mount_file};
+use icechunkfs_views::attached::{AttachedTrees, NativeFile, is_mount_file};
 use icechunkfs_views::views::{Sink, report};
 use icechunkfs_working::follow::shown::{View, ViewState};
-use icechunkfs_working::overlay::Base;
+use icechunkfs_working::overlay::Ino;
 
 /// Handle of files, which need none: the inode number is enough.
 const PLAIN: FileHandle = FileHandle(0);
@@ -66,8 +65,7 @@ struct Shared {
     shown: Arc<ViewState>,
     attached: AttachedFiles,
     root: Arc<RootMap>,
-    /// User and group of every file: those of this process.
-    owner: (u32, u32),
+    owner: SnapshotOwner,
     presentation: Presentation,
     mode: IoMode,
     /// Backing files that the kernel reads directly; none for a file that is read through the
@@ -94,7 +92,7 @@ impl Adapter {
         let backings = Backings::default();
         let hint = ListingHint::default();
         let log = QuietLog::default();
-        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let owner = SnapshotOwner::default();
         let shared = Shared { shown, attached, root, owner, presentation, mode, backings, hint, log };
         Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false, insist }
     }
@@ -117,14 +115,9 @@ impl Adapter {
 impl Shared {
     /// Returns attributes, and the time for which the kernel may cache them.
     fn timed(&self, view: &View, of: Attributes) -> (Duration, FileAttr) {
-        let ((uid, gid), time) = (self.owner, time(TimeOrNow::SpecificTime(view.time())));
-        let base = Base { tree: Arc::clone(view.tree()), time, uid, gid };
-        let allocated = view.files().allocated(of.inode);
+        let allocated = view.files().allocated(of.inode).unwrap_or(of.size);
         let of = Attributes { inode: self.root.outer(of.inode), ..of };
-        let mut attr = attr(&base.attributes(of));
-        if let Some(allocated) = allocated {
-            attr.blocks = allocated.div_ceil(512);
-        }
+        let attr = self.owner.attr(of, view.time(), allocated);
         let attr = if report::is_report(of.inode) {
             self.presentation.apply_control(self.attached.trees().view_name(), attr)
         } else {
@@ -135,34 +128,30 @@ impl Shared {
         (if is_cacheable { FOREVER } else { Duration::ZERO }, attr)
     }
 
-    /// Returns the number of the tree for an inode of the kernel; none for a root above the tree.
-    fn inner(&self, inode: INodeNo) -> Option<u64> {
-        match self.root.inner(inode.0) {
-            Inner::Top => None,
-            Inner::Tree(number) => Some(number),
-        }
-    }
-
-    /// Returns the file of a tree that `inode` of the kernel is; none for one that a view makes.
-    async fn native(&self, view: &View, inode: INodeNo) -> Result<Option<NativeFile>> {
-        Ok(match self.inner(inode) {
-            _ if is_attached(inode.0) => self.attached.trees().native(inode.0).await?,
-            Some(number) => {
-                let files = view.files_of(number);
-                files.native(number).map(|native| (Arc::clone(files.tree()), native, None))
+    /// Returns the file of a tree that `face` is; none for one that a view makes.
+    async fn native(&self, view: &View, face: Face) -> Result<Option<NativeFile>> {
+        Ok(match face {
+            Face::Attached(number) => self.attached.native(number).await?,
+            Face::Tree(number) => {
+                let files = view.files_of(number.0);
+                files.native(number.0).map(|native| (Arc::clone(files.tree()), native, None))
             }
-            None => Some((Arc::clone(view.tree()), ROOT, None)),
+            Face::Top => Some((Arc::clone(view.tree()), ROOT, None)),
+            Face::Control(_) => return Err(no_control()),
         })
     }
 
-    /// Lists directory `inode` of the kernel after `offset`.
-    async fn list(&self, view: &View, inode: INodeNo, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
-        match self.inner(inode) {
-            Some(number) => view.files().list(number, offset, extent, sink).await,
-            None => {
+    /// Lists directory `face` after `offset`, but not one of an attached tree, whose entries are of
+    /// another type.
+    async fn list(&self, view: &View, face: Face, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
+        match face {
+            Face::Tree(number) => view.files().list(number.0, offset, extent, sink).await,
+            Face::Top => {
                 self.list_top(offset, sink);
                 Ok(())
             }
+            Face::Attached(_) => Ok(()),
+            Face::Control(_) => Err(no_control()),
         }
     }
 
@@ -197,15 +186,10 @@ impl Shared {
     }
 
     fn end(&self, call: Call, outcome: Outcome) {
-        call.end(outcome, |inode| {
-            if is_attached(inode) {
-                self.attached.trees().describe(inode)
-            } else {
-                match self.inner(INodeNo(inode)) {
-                    Some(number) => self.shown.view().files_of(number).describe(number),
-                    None => "/".to_owned(),
-                }
-            }
+        call.end(outcome, |face| match face {
+            Face::Attached(number) => self.attached.describe(number),
+            Face::Tree(Ino(number)) => self.shown.view().files_of(number).describe(number),
+            Face::Top | Face::Control(_) => "/".to_owned(),
         });
     }
 
@@ -257,6 +241,11 @@ impl Shared {
     }
 }
 
+/// Returns the error for the number of a control file, which only a writable mount has.
+fn no_control() -> Error {
+    Error::new(ErrorKind::NotFound, "this mount has no control files")
+}
+
 impl Requests for Adapter {
     fn init(&mut self, config: &mut KernelConfig) -> std::io::Result<()> {
         // For `.icechunk/errors` where files are not opened: its text may change and keep its
@@ -273,68 +262,76 @@ impl Requests for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn face(&self, inode: INodeNo) -> Face {
+        Face::of(inode, &self.shared.root)
+    }
+
+    fn lookup(&self, parent: Face, name: &OsStr, reply: ReplyEntry) {
         let call = Call::of_name("lookup", parent, name);
-        if attached_files::is_control(parent, name)
+        if name == report::DIRECTORY
+            && parent.is_root(&self.shared.root)
             && let Some((timeout, attr)) = self.shared.attached.control()
         {
             return reply.entry(&timeout, &attr);
         }
-        if is_attached(parent.0) {
-            let name = name.to_owned();
-            return self.serve(call, reply, move |shared, _| async move {
-                let found = shared.attached.lookup(parent, &name).await?;
-                shared.hint.looked_up(parent.0);
-                Ok(found)
-            });
-        }
-        // Every name in a snapshot is UTF-8.
-        let name = name.to_str().map(str::to_owned);
+        let name = name.to_owned();
         self.serve(call, reply, move |shared, view| async move {
-            let found = match (name, shared.inner(parent)) {
-                (Some(name), Some(parent)) => view.files().lookup(parent, &name).await?,
-                (Some(name), None) => {
+            if let Face::Attached(number) = parent {
+                let found = shared.attached.lookup(number, &name).await?;
+                shared.hint.looked_up(parent.key());
+                return Ok(found);
+            }
+            // Every name in a snapshot is UTF-8.
+            let found = match (name.to_str(), parent) {
+                (Some(name), Face::Tree(number)) => view.files().lookup(number.0, name).await?,
+                (Some(name), Face::Top) => {
                     let is_entry = shared.root.entry().is_some_and(|entry| entry.name == name);
                     is_entry.then_some(Attributes { inode: ROOT, kind: Kind::Directory, size: 0 })
                 }
-                (None, _) => None,
+                _ => None,
             };
             if found.is_some() {
-                shared.hint.looked_up(parent.0);
+                shared.hint.looked_up(parent.key());
             }
             // Number 0 is a negative entry, which the kernel caches.
             Ok(shared.timed(&view, found.unwrap_or(Attributes { inode: 0, kind: Kind::File, size: 0 })))
         });
     }
 
-    fn getattr(&self, inode: INodeNo, reply: ReplyAttr) {
-        self.serve(Call::on("getattr", inode), reply, move |shared, view| async move {
-            if is_attached(inode.0) {
-                return shared.attached.attributes(inode).await;
-            }
-            match shared.inner(inode) {
-                Some(number) => Ok(shared.timed(&view, view.files_of(number).attributes(number).await?)),
-                None => Ok(shared.top(&view)),
+    fn getattr(&self, face: Face, reply: ReplyAttr) {
+        self.serve(Call::on("getattr", face), reply, move |shared, view| async move {
+            match face {
+                Face::Attached(number) => shared.attached.attributes(number).await,
+                Face::Tree(Ino(number)) => Ok(shared.timed(&view, view.files_of(number).attributes(number).await?)),
+                Face::Top => Ok(shared.top(&view)),
+                Face::Control(_) => Err(no_control()),
             }
         });
     }
 
-    fn open(&self, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, face: Face, _: OpenFlags, reply: ReplyOpen) {
         let mode = self.shared.mode;
         if mode == IoMode::Cached && self.skip_open && !self.shared.shown.can_move() {
             return reply.error(Errno::ENOSYS);
         }
-        if is_mount_file(inode.0) {
-            return reply.opened(PLAIN, FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH);
-        }
-        if is_attached(inode.0) {
-            return reply.opened(PLAIN, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
-        }
+        let number = match face {
+            Face::Tree(number) => number.0,
+            Face::Attached(number) => {
+                let cached = if is_mount_file(number.number()) {
+                    FopenFlags::FOPEN_DIRECT_IO
+                } else {
+                    FopenFlags::FOPEN_KEEP_CACHE
+                };
+                return reply.opened(PLAIN, cached | FopenFlags::FOPEN_NOFLUSH);
+            }
+            // A directory is not opened this way.
+            Face::Top | Face::Control(_) => return reply.error(Errno::EISDIR),
+        };
         let shared = Arc::clone(&self.shared);
-        let call = Call::on("open", inode);
+        let call = Call::on("open", face);
         answer(&self.runtime, async move {
             let mut outcome = Outcome::default();
-            match (shared.shown.open(inode.0).await, mode) {
+            match (shared.shown.open(number).await, mode) {
                 // The name means another file by now: the kernel looks it up again, and opens that
                 // one.
                 (None, _) => {
@@ -344,42 +341,41 @@ impl Requests for Adapter {
                 (Some(_), IoMode::Cached) => {
                     reply.opened(PLAIN, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
                 }
-                (Some(view), IoMode::Passthrough) => outcome.errno = shared.open_backed(&view, inode.0, reply).await,
+                (Some(view), IoMode::Passthrough) => outcome.errno = shared.open_backed(&view, number, reply).await,
             }
             shared.end(call, outcome);
         });
     }
 
-    fn release(&self, inode: INodeNo, _: FileHandle, reply: ReplyEmpty) {
-        let call = Call::on("close", inode);
-        if is_attached(inode.0) {
-            reply.ok();
-            return self.shared.end(call, Outcome::default());
+    fn release(&self, face: Face, _: FileHandle, reply: ReplyEmpty) {
+        let call = Call::on("close", face);
+        if let Face::Tree(Ino(number)) = face {
+            if self.shared.mode == IoMode::Passthrough {
+                self.shared.backings.release(number);
+            }
+            self.shared.shown.close(number);
         }
-        if self.shared.mode == IoMode::Passthrough {
-            self.shared.backings.release(inode.0);
-        }
-        self.shared.shown.close(inode.0);
         reply.ok();
         self.shared.end(call, Outcome::default());
     }
 
-    fn read(&self, inode: INodeNo, _: FileHandle, offset: u64, size: u32, reply: ReplyData) {
-        self.serve(Call::on("read", inode).range(offset, size.into()), reply, move |shared, view| async move {
-            if is_attached(inode.0) {
-                shared.attached.read(inode, offset, size).await
-            } else {
-                view.files_of(inode.0).read(inode.0, offset, size).await
+    fn read(&self, face: Face, _: FileHandle, offset: u64, size: u32, reply: ReplyData) {
+        self.serve(Call::on("read", face).range(offset, size.into()), reply, move |shared, view| async move {
+            match face {
+                Face::Attached(number) => shared.attached.read(number, offset, size).await,
+                Face::Tree(Ino(number)) => view.files_of(number).read(number, offset, size).await,
+                Face::Top => Err(Error::new(ErrorKind::IsADirectory, "/ is a directory")),
+                Face::Control(_) => Err(no_control()),
             }
         });
     }
 
-    fn opendir(&self, inode: INodeNo, reply: ReplyOpen) {
+    fn opendir(&self, face: Face, reply: ReplyOpen) {
         if self.skip_opendir && !self.shared.shown.can_move() {
             return reply.error(Errno::ENOSYS);
         }
-        if is_attached(inode.0) {
-            return reply.opened(FileHandle(0), FopenFlags::empty());
+        if let Face::Attached(_) = face {
+            return reply.opened(PLAIN, FopenFlags::empty());
         }
         let (handle, is_cacheable) = self.shared.shown.open_listing();
         let kept = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
@@ -391,12 +387,12 @@ impl Requests for Adapter {
         reply.ok();
     }
 
-    fn readdir(&self, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, face: Face, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let shared = Arc::clone(&self.shared);
-        let call = Call::on("readdir", inode);
+        let call = Call::on("readdir", face);
         answer(&self.runtime, async move {
-            if is_attached(inode.0) {
-                let listed = shared.attached.list(inode, offset, &mut reply).await;
+            if let Face::Attached(number) = face {
+                let listed = shared.attached.list(number, offset, &mut reply).await;
                 return shared.send(call, reply, listed);
             }
             let view = shared.shown.listing(handle.0, offset);
@@ -404,22 +400,22 @@ impl Requests for Adapter {
                 let Attributes { inode, kind, .. } = entry.attributes;
                 !reply.add(INodeNo(shared.root.outer(inode)), entry.offset, file_type(kind), entry.name)
             };
-            let listed = shared.list(&view, inode, offset, Extent::Names, &mut sink).await;
+            let listed = shared.list(&view, face, offset, Extent::Names, &mut sink).await;
             shared.send(call, reply, listed);
         });
     }
 
-    fn readdirplus(&self, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    fn readdirplus(&self, face: Face, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let shared = Arc::clone(&self.shared);
-        let call = Call::on("readdir", inode);
+        let call = Call::on("readdir", face);
         answer(&self.runtime, async move {
             // The kernel asks for attributes at the beginning of a directory, and later only if
             // programs used them.
-            let chunks_too = offset > 0 || shared.hint.begin(inode.0);
+            let chunks_too = offset > 0 || shared.hint.begin(face.key());
             // After the end of this reply, the kernel continues without attributes.
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
-            if is_attached(inode.0) {
-                let listed = shared.attached.list_with_attributes(inode, offset, extent, &mut reply).await;
+            if let Face::Attached(number) = face {
+                let listed = shared.attached.list_with_attributes(number, offset, extent, &mut reply).await;
                 return shared.send(call, reply, listed);
             }
             let view = shared.shown.listing(handle.0, offset);
@@ -429,7 +425,7 @@ impl Requests for Adapter {
                 let timeout = if entry.is_sized { timeout } else { Duration::ZERO };
                 !reply.add(entry.offset, entry.name, &timeout, &attr)
             };
-            let listed = shared.list(&view, inode, offset, extent, &mut sink).await;
+            let listed = shared.list(&view, face, offset, extent, &mut sink).await;
             shared.send(call, reply, listed);
         });
     }
@@ -457,18 +453,18 @@ impl Requests for Adapter {
         });
     }
 
-    fn getxattr(&self, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, face: Face, name: &OsStr, size: u32, reply: ReplyXattr) {
         // Programs such as `ls` ask each file for others, and stop after this answer.
         let Some(xattr) = name.to_str().and_then(Xattr::named) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.serve(Call::on("getxattr", inode), reply, move |shared, view| async move {
-            let found = shared.native(&view, inode).await?;
+        self.serve(Call::on("getxattr", face), reply, move |shared, view| async move {
+            let found = shared.native(&view, face).await?;
             Ok(XattrValue(shared.attached.xattr(xattr, found.as_ref()).await?, size))
         });
     }
 
-    fn listxattr(&self, inode: INodeNo, size: u32, reply: ReplyXattr) {
-        self.serve(Call::on("listxattr", inode), reply, move |shared, view| async move {
-            let found = shared.native(&view, inode).await?;
+    fn listxattr(&self, face: Face, size: u32, reply: ReplyXattr) {
+        self.serve(Call::on("listxattr", face), reply, move |shared, view| async move {
+            let found = shared.native(&view, face).await?;
             let mut names = String::new();
             for xattr in Xattr::ALL {
                 if shared.attached.xattr(xattr, found.as_ref()).await?.is_some() {

@@ -5,16 +5,17 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use fuser::{FileAttr, FileType, INodeNo};
+use fuser::{FileAttr, INodeNo};
 
-use super::overlay_replies::{BLOCK, FOREVER};
+use super::face::AttachedIno;
+use super::file_attr::{FOREVER, SnapshotOwner, file_type};
 use super::presentation::Presentation;
 use super::reply::{ReplyDirectory, ReplyDirectoryPlus};
 use super::xattr::{self, Xattr};
 use icechunkfs_base::error::Result;
 use icechunkfs_repo::reader::Data;
 use icechunkfs_tree::tree::directory::Extent;
-use icechunkfs_tree::tree::{Attributes, Kind, ROOT};
+use icechunkfs_tree::tree::{Attributes, Kind};
 use icechunkfs_views::attached::{AttachedTrees, Found, Listed, NativeFile, part_of};
 use icechunkfs_views::views::report;
 
@@ -22,15 +23,13 @@ use icechunkfs_views::views::report;
 #[derive(Debug)]
 pub(super) struct AttachedFiles {
     trees: Arc<AttachedTrees>,
-    /// User and group of every file: those of this process.
-    owner: (u32, u32),
+    owner: SnapshotOwner,
     presentation: Presentation,
 }
 
 impl AttachedFiles {
     pub(super) fn new(trees: Arc<AttachedTrees>, presentation: Presentation) -> Self {
-        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        AttachedFiles { trees, owner, presentation }
+        AttachedFiles { trees, owner: SnapshotOwner::default(), presentation }
     }
 
     pub(super) fn trees(&self) -> &Arc<AttachedTrees> {
@@ -42,10 +41,10 @@ impl AttachedFiles {
         self.trees.control().map(|found| self.timed(&found))
     }
 
-    pub(super) async fn lookup(&self, parent: INodeNo, name: &OsStr) -> Result<(Duration, FileAttr)> {
+    pub(super) async fn lookup(&self, parent: AttachedIno, name: &OsStr) -> Result<(Duration, FileAttr)> {
         // Every name in a snapshot is UTF-8.
         let found = match name.to_str() {
-            Some(name) => self.trees.lookup(parent.0, name).await?,
+            Some(name) => self.trees.lookup(parent.number(), name).await?,
             None => None,
         };
         // Number 0 is a negative entry. What a name means may change, so that the kernel may not
@@ -55,25 +54,39 @@ impl AttachedFiles {
         Ok(found.map_or_else(absent, |found| self.timed(&found)))
     }
 
-    pub(super) async fn attributes(&self, inode: INodeNo) -> Result<(Duration, FileAttr)> {
-        Ok(self.timed(&self.trees.attributes(inode.0).await?))
+    pub(super) async fn attributes(&self, number: AttachedIno) -> Result<(Duration, FileAttr)> {
+        self.directory(number.number()).await
     }
 
-    pub(super) async fn read(&self, inode: INodeNo, offset: u64, size: u32) -> Result<Data> {
-        self.trees.read(inode.0, offset, size).await
+    /// Returns the attributes of directory `number`, which a writable mount has among its control
+    /// files.
+    pub(super) async fn directory(&self, number: u64) -> Result<(Duration, FileAttr)> {
+        Ok(self.timed(&self.trees.attributes(number).await?))
     }
 
-    pub(super) async fn list(&self, inode: INodeNo, offset: u64, reply: &mut ReplyDirectory) -> Result<()> {
+    pub(super) async fn native(&self, number: AttachedIno) -> Result<Option<NativeFile>> {
+        self.trees.native(number.number()).await
+    }
+
+    pub(super) fn describe(&self, number: AttachedIno) -> String {
+        self.trees.describe(number.number())
+    }
+
+    pub(super) async fn read(&self, number: AttachedIno, offset: u64, size: u32) -> Result<Data> {
+        self.trees.read(number.number(), offset, size).await
+    }
+
+    pub(super) async fn list(&self, number: AttachedIno, offset: u64, reply: &mut ReplyDirectory) -> Result<()> {
         let mut sink = |entry: Listed<'_>| {
             let Attributes { inode, kind, .. } = entry.found.attributes;
             !reply.add(INodeNo(inode), entry.offset, file_type(kind), entry.name)
         };
-        self.trees.list(inode.0, offset, Extent::Names, &mut sink).await
+        self.trees.list(number.number(), offset, Extent::Names, &mut sink).await
     }
 
     pub(super) async fn list_with_attributes(
         &self,
-        inode: INodeNo,
+        number: AttachedIno,
         offset: u64,
         extent: Extent,
         reply: &mut ReplyDirectoryPlus,
@@ -82,7 +95,7 @@ impl AttachedFiles {
             let (timeout, attr) = self.timed(&entry.found);
             !reply.add(entry.offset, entry.name, &timeout, &attr)
         };
-        self.trees.list(inode.0, offset, extent, &mut sink).await
+        self.trees.list(number.number(), offset, extent, &mut sink).await
     }
 
     /// Returns an extended attribute of a file of a tree; `found` is as [`AttachedTrees::native`]
@@ -94,46 +107,13 @@ impl AttachedFiles {
     }
 
     fn timed(&self, found: &Found) -> (Duration, FileAttr) {
-        let Attributes { inode, kind, size } = found.attributes;
-        let timeout = found.valid.unwrap_or(FOREVER);
-        let attr = FileAttr {
-            ino: INodeNo(inode),
-            size,
-            blocks: found.allocated.div_ceil(512),
-            atime: found.time,
-            mtime: found.time,
-            ctime: found.time,
-            crtime: found.time,
-            kind: file_type(kind),
-            perm: match kind {
-                Kind::Directory => 0o755,
-                Kind::File => 0o644,
-            },
-            // One name for directories too means that subdirectories are not counted.
-            nlink: 1,
-            uid: self.owner.0,
-            gid: self.owner.1,
-            rdev: 0,
-            blksize: BLOCK,
-            flags: 0,
-        };
+        let inode = found.attributes.inode;
+        let attr = self.owner.attr(found.attributes, found.time, found.allocated);
         let shown = match part_of(inode) {
             Some(part) => self.presentation.apply_control(part, attr),
             None if report::is_report(inode) => self.presentation.apply_control(self.trees.view_name(), attr),
             None => self.presentation.apply(attr),
         };
-        (timeout, shown)
-    }
-}
-
-/// Returns true if `name` in directory `parent` is the control directory of a read-only mount.
-pub(super) fn is_control(parent: INodeNo, name: &OsStr) -> bool {
-    parent.0 == ROOT && name == icechunkfs_views::views::report::DIRECTORY
-}
-
-pub(super) fn file_type(kind: Kind) -> FileType {
-    match kind {
-        Kind::Directory => FileType::Directory,
-        Kind::File => FileType::RegularFile,
+        (found.valid.unwrap_or(FOREVER), shown)
     }
 }

@@ -3,9 +3,8 @@
 
 use std::ffi::{OsStr, OsString};
 
-use fuser::INodeNo;
-
 use super::access_log;
+use super::face::Face;
 use icechunkfs_base::metrics::{Operation, Outcome, Timed};
 
 /// Request that is being answered. It is counted when this is dropped.
@@ -13,8 +12,8 @@ use icechunkfs_base::metrics::{Operation, Outcome, Timed};
 pub(super) struct Call {
     operation: &'static str,
     timed: Option<Timed>,
-    inode: Option<u64>,
-    /// Name in directory `inode`; kept for the log only.
+    face: Option<Face>,
+    /// Name in directory `face`; kept for the log only.
     name: Option<OsString>,
     range: Option<(u64, u64)>,
 }
@@ -23,18 +22,18 @@ impl From<&'static str> for Call {
     fn from(operation: &'static str) -> Self {
         // Programs close files, and the kernel releases them.
         let counted = if operation == "close" { Some(Operation::Release) } else { Operation::named(operation) };
-        Call { operation, timed: counted.map(Timed::begin), inode: None, name: None, range: None }
+        Call { operation, timed: counted.map(Timed::begin), face: None, name: None, range: None }
     }
 }
 
 impl Call {
-    /// Begins the answer to a request on `inode`.
-    pub(super) fn on(operation: &'static str, inode: INodeNo) -> Self {
-        Call { inode: Some(inode.0), ..Call::from(operation) }
+    /// Begins the answer to a request on `face`.
+    pub(super) fn on(operation: &'static str, face: Face) -> Self {
+        Call { face: Some(face), ..Call::from(operation) }
     }
 
     /// Begins the answer to a request on the name `of` in directory `parent`.
-    pub(super) fn of_name(operation: &'static str, parent: INodeNo, of: &OsStr) -> Self {
+    pub(super) fn of_name(operation: &'static str, parent: Face, of: &OsStr) -> Self {
         Call { name: access_log::is_on().then(|| of.to_owned()), ..Call::on(operation, parent) }
     }
 
@@ -57,13 +56,13 @@ impl Call {
         self.operation
     }
 
-    /// Ends the request. `describe` returns the path of an inode.
-    pub(super) fn end(mut self, outcome: Outcome, describe: impl FnOnce(u64) -> String) {
+    /// Ends the request. `describe` returns the path of a face.
+    pub(super) fn end(mut self, outcome: Outcome, describe: impl FnOnce(Face) -> String) {
         if let Some(timed) = &mut self.timed {
             timed.end(outcome);
             if access_log::is_on() {
-                let path = self.inode.map(|inode| {
-                    let path = describe(inode);
+                let path = self.face.map(|face| {
+                    let path = describe(face);
                     match &self.name {
                         Some(name) => format!("{}/{}", path.trim_end_matches('/'), name.to_string_lossy()),
                         None => path,

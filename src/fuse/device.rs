@@ -69,18 +69,20 @@ fn caller(request: &Request) -> Caller {
     Caller { uid: request.uid(), gid: request.gid() }
 }
 
-/// Passes requests on: their arguments after an arrow, or as they are.
+/// Passes requests on: their arguments after an arrow, or as they are, with the inodes in brackets
+/// as faces.
 macro_rules! pass {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $reply:ident $(=> ($($given:expr),*))?;)*) => {$(
-        pass! { @one $name($($argument: $type),*) -> $reply $(=> ($($given),*))? }
+    ($($inodes:tt $name:ident($($argument:ident: $type:ty),*) -> $reply:ident $(=> ($($given:expr),*))?;)*) => {$(
+        pass! { @one $inodes $name($($argument: $type),*) -> $reply $(=> ($($given),*))? }
     )*};
-    (@one $name:ident($($argument:ident: $type:ty),*) -> $reply:ident => ($($given:expr),*)) => {
+    (@one [$($inode:ident)*] $name:ident($($argument:ident: $type:ty),*) -> $reply:ident => ($($given:expr),*)) => {
         fn $name(&self, _: &Request, $($argument: $type,)* reply: fuser::$reply) {
+            $(let $inode = self.requests.face($inode);)*
             self.requests.$name($($given,)* reply.into());
         }
     };
-    (@one $name:ident($($argument:ident: $type:ty),*) -> $reply:ident) => {
-        pass! { @one $name($($argument: $type),*) -> $reply => ($($argument),*) }
+    (@one $inodes:tt $name:ident($($argument:ident: $type:ty),*) -> $reply:ident) => {
+        pass! { @one $inodes $name($($argument: $type),*) -> $reply => ($($argument),*) }
     };
 }
 
@@ -108,42 +110,46 @@ impl<R: Requests> Filesystem for Device<R> {
     }
 
     fn forget(&self, _: &Request, inode: INodeNo, times: u64) {
-        self.requests.forget(inode, times);
+        self.requests.forget(self.requests.face(inode), times);
     }
 
     pass! {
-        lookup(parent: INodeNo, name: &OsStr) -> ReplyEntry;
-        getattr(inode: INodeNo, _handle: Option<FileHandle>) -> ReplyAttr => (inode);
-        readlink(inode: INodeNo) -> ReplyData;
-        unlink(parent: INodeNo, name: &OsStr) -> ReplyEmpty;
-        rmdir(parent: INodeNo, name: &OsStr) -> ReplyEmpty;
-        rename(parent: INodeNo, name: &OsStr, new_parent: INodeNo, new_name: &OsStr, flags: RenameFlags) -> ReplyEmpty;
-        link(inode: INodeNo, parent: INodeNo, name: &OsStr) -> ReplyEntry;
-        open(inode: INodeNo, flags: OpenFlags) -> ReplyOpen;
-        release(inode: INodeNo, handle: FileHandle, _flags: OpenFlags, _owner: Option<LockOwner>, _flush: bool) -> ReplyEmpty
-            => (inode, handle);
-        read(inode: INodeNo, handle: FileHandle, offset: u64, size: u32, _flags: OpenFlags, _owner: Option<LockOwner>)
-            -> ReplyData => (inode, handle, offset, size);
-        write(
+        [parent] lookup(parent: INodeNo, name: &OsStr) -> ReplyEntry;
+        [inode] getattr(inode: INodeNo, _handle: Option<FileHandle>) -> ReplyAttr => (inode);
+        [inode] readlink(inode: INodeNo) -> ReplyData;
+        [parent] unlink(parent: INodeNo, name: &OsStr) -> ReplyEmpty;
+        [parent] rmdir(parent: INodeNo, name: &OsStr) -> ReplyEmpty;
+        [parent new_parent] rename(
+            parent: INodeNo, name: &OsStr, new_parent: INodeNo, new_name: &OsStr, flags: RenameFlags
+        ) -> ReplyEmpty;
+        [inode parent] link(inode: INodeNo, parent: INodeNo, name: &OsStr) -> ReplyEntry;
+        [inode] open(inode: INodeNo, flags: OpenFlags) -> ReplyOpen;
+        [inode] release(inode: INodeNo, handle: FileHandle, _flags: OpenFlags, _owner: Option<LockOwner>, _flush: bool)
+            -> ReplyEmpty => (inode, handle);
+        [inode] read(
+            inode: INodeNo, handle: FileHandle, offset: u64, size: u32, _flags: OpenFlags, _owner: Option<LockOwner>
+        ) -> ReplyData => (inode, handle, offset, size);
+        [inode] write(
             inode: INodeNo, handle: FileHandle, offset: u64, data: &[u8], _how: WriteFlags, _flags: OpenFlags, _owner: Option<LockOwner>
         ) -> ReplyWrite => (inode, handle, offset, data);
-        flush(inode: INodeNo, _handle: FileHandle, _owner: LockOwner) -> ReplyEmpty => (inode);
-        fsync(inode: INodeNo, _handle: FileHandle, _only_data: bool) -> ReplyEmpty => (inode);
-        opendir(inode: INodeNo, _flags: OpenFlags) -> ReplyOpen => (inode);
-        releasedir(_inode: INodeNo, handle: FileHandle, _flags: OpenFlags) -> ReplyEmpty => (handle);
-        fsyncdir(inode: INodeNo, _handle: FileHandle, _only_data: bool) -> ReplyEmpty => (inode);
-        readdir(inode: INodeNo, handle: FileHandle, offset: u64) -> ReplyDirectory;
-        readdirplus(inode: INodeNo, handle: FileHandle, offset: u64) -> ReplyDirectoryPlus;
-        statfs(_inode: INodeNo) -> ReplyStatfs => ();
-        fallocate(inode: INodeNo, _handle: FileHandle, offset: u64, length: u64, mode: i32) -> ReplyEmpty
+        [inode] flush(inode: INodeNo, _handle: FileHandle, _owner: LockOwner) -> ReplyEmpty => (inode);
+        [inode] fsync(inode: INodeNo, _handle: FileHandle, _only_data: bool) -> ReplyEmpty => (inode);
+        [inode] opendir(inode: INodeNo, _flags: OpenFlags) -> ReplyOpen => (inode);
+        [] releasedir(_inode: INodeNo, handle: FileHandle, _flags: OpenFlags) -> ReplyEmpty => (handle);
+        [inode] fsyncdir(inode: INodeNo, _handle: FileHandle, _only_data: bool) -> ReplyEmpty => (inode);
+        [inode] readdir(inode: INodeNo, handle: FileHandle, offset: u64) -> ReplyDirectory;
+        [inode] readdirplus(inode: INodeNo, handle: FileHandle, offset: u64) -> ReplyDirectoryPlus;
+        [] statfs(_inode: INodeNo) -> ReplyStatfs => ();
+        [inode] fallocate(inode: INodeNo, _handle: FileHandle, offset: u64, length: u64, mode: i32) -> ReplyEmpty
             => (inode, offset, length, mode);
-        lseek(inode: INodeNo, _handle: FileHandle, offset: i64, whence: i32) -> ReplyLseek => (inode, offset, whence);
-        copy_file_range(
+        [inode] lseek(inode: INodeNo, _handle: FileHandle, offset: i64, whence: i32) -> ReplyLseek
+            => (inode, offset, whence);
+        [from to] copy_file_range(
             from: INodeNo, _from_handle: FileHandle, offset: u64, to: INodeNo, _to_handle: FileHandle, at: u64, length: u64,
             _flags: CopyFileRangeFlags
-        ) -> ReplyWrite => (FileBytes { inode: from, offset }, FileBytes { inode: to, offset: at }, length);
-        getxattr(inode: INodeNo, name: &OsStr, size: u32) -> ReplyXattr;
-        listxattr(inode: INodeNo, size: u32) -> ReplyXattr;
+        ) -> ReplyWrite => (FileBytes { face: from, offset }, FileBytes { face: to, offset: at }, length);
+        [inode] getxattr(inode: INodeNo, name: &OsStr, size: u32) -> ReplyXattr;
+        [inode] listxattr(inode: INodeNo, size: u32) -> ReplyXattr;
     }
 
     fn setattr(
@@ -165,7 +171,7 @@ impl<R: Requests> Filesystem for Device<R> {
         reply: fuser::ReplyAttr,
     ) {
         let attributes = NewAttributes { mode, uid, gid, size, atime, mtime };
-        self.requests.setattr(inode, attributes, reply.into());
+        self.requests.setattr(self.requests.face(inode), attributes, reply.into());
     }
 
     fn mknod(
@@ -178,7 +184,7 @@ impl<R: Requests> Filesystem for Device<R> {
         rdev: u32,
         reply: fuser::ReplyEntry,
     ) {
-        self.requests.mknod(caller(request), parent, name, mode, rdev, reply.into());
+        self.requests.mknod(caller(request), self.requests.face(parent), name, mode, rdev, reply.into());
     }
 
     fn mkdir(
@@ -190,11 +196,11 @@ impl<R: Requests> Filesystem for Device<R> {
         _umask: u32,
         reply: fuser::ReplyEntry,
     ) {
-        self.requests.mkdir(caller(request), parent, name, mode, reply.into());
+        self.requests.mkdir(caller(request), self.requests.face(parent), name, mode, reply.into());
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: fuser::ReplyEntry) {
-        self.requests.symlink(caller(request), parent, name, target, reply.into());
+        self.requests.symlink(caller(request), self.requests.face(parent), name, target, reply.into());
     }
 
     fn create(
@@ -207,7 +213,7 @@ impl<R: Requests> Filesystem for Device<R> {
         flags: i32,
         reply: fuser::ReplyCreate,
     ) {
-        self.requests.create(caller(request), parent, name, mode, flags, reply.into());
+        self.requests.create(caller(request), self.requests.face(parent), name, mode, flags, reply.into());
     }
 
     declined! {

@@ -6,7 +6,8 @@
 //! warm, no request reaches the daemon.
 //!
 //! Requests come from `/dev/fuse` ([`device`]) or through io_uring ([`ring`]). [`adapter`] answers
-//! those of a snapshot, [`overlay_adapter`] those of a writable branch; [`requests`] has the terms.
+//! those of a snapshot, [`overlay_adapter`] those of a writable branch; [`face`] decides which part
+//! of a mount each of them is for, and [`requests`] has the terms.
 
 pub mod access_log;
 pub mod adapter;
@@ -18,6 +19,9 @@ mod child;
 pub mod control_parts;
 pub mod daemon_mark;
 mod device;
+mod face;
+mod file_attr;
+mod handle_flags;
 pub mod health;
 pub mod helper;
 mod init;
@@ -32,7 +36,8 @@ pub mod mount_target;
 pub mod mountpoint;
 pub mod open_mount;
 pub mod overlay_adapter;
-mod overlay_replies;
+mod overlay_faces;
+mod overlay_open;
 mod overlay_top;
 pub mod preopened;
 pub mod presentation;

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use fuser::FileAttr;
 
-use super::overlay_replies::{FOREVER, Shared, time};
+use super::file_attr::{FOREVER, time};
+use super::overlay_faces::WorkingFaces;
 use super::root_map::TOP;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::file_name::is_dots;
 use icechunkfs_tree::tree::directory::Extent;
-use icechunkfs_working::control;
 use icechunkfs_working::overlay::Ino;
 use icechunkfs_working::overlay::attributes::Attributes;
 use icechunkfs_working::overlay::listing::Listed;
@@ -22,7 +22,7 @@ use icechunkfs_working::scratch::record::{Meta, Name};
 const DOTS: u64 = 2;
 const ENTRY: u64 = 3;
 
-impl Shared {
+impl WorkingFaces {
     /// Returns the error for a change of the mount's root other than that of its entry.
     pub(super) fn top_error(&self) -> Error {
         let name = self.root.entry().map_or("", |entry| &entry.name);
@@ -46,21 +46,18 @@ impl Shared {
     }
 
     fn shown_root(&self) -> Ino {
-        Ino(self.root.inner_root())
+        self.root.inner_root()
     }
 
     pub(super) async fn lookup_entry(&self, name: &Name) -> Result<(Duration, FileAttr)> {
         match self.root.entry().filter(|entry| entry.is_shown() && *name.0 == *entry.name.as_bytes()) {
             Some(_) => Ok(self.timed(&self.tree_root().await?)),
-            None => Ok(self.timed(&control::attributes(0))),
+            None => Ok(self.absent()),
         }
     }
 
+    /// Lists the dots and the entry after `offset`.
     pub(super) async fn list_top(&self, offset: u64, sink: &mut (impl FnMut(Listed<'_>) -> bool + Send)) -> Result<()> {
-        if !self.control.list_in_root(offset, sink) {
-            return Ok(());
-        }
-        let offset = control::Control::root_offset(offset);
         for (at, name) in [(1, "."), (DOTS, "..")] {
             if at > offset && !sink(Listed::new(name.as_bytes(), self.top(), at)) {
                 return Ok(());

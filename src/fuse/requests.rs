@@ -1,6 +1,6 @@
 //! Requests of the kernel as the adapters answer them, whichever way they come: [`super::device`]
 //! takes them from fuser, [`super::ring_requests`] from rings. Methods have the names of fuser's,
-//! and only the arguments that an adapter needs.
+//! and only the arguments that an adapter needs, with faces for inodes.
 //!
 //! A request that an adapter does not implement is answered `ENOSYS`: the kernel then stops asking,
 //! or makes do without. These are, in both adapters: access lists, checks of access (the kernel
@@ -13,6 +13,7 @@ use std::path::Path;
 
 use fuser::{Errno, FileHandle, INodeNo, KernelConfig, OpenFlags, RenameFlags, TimeOrNow};
 
+use super::face::Face;
 use super::reply::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
@@ -48,7 +49,7 @@ pub(super) struct NewAttributes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileBytes {
     /// File.
-    pub(super) inode: INodeNo,
+    pub(super) face: Face,
     /// First byte.
     pub(super) offset: u64,
 }
@@ -60,8 +61,12 @@ macro_rules! requests {
             /// Negotiates with the kernel when the mount begins.
             fn init(&mut self, config: &mut KernelConfig) -> std::io::Result<()>;
 
+            /// Decides what answers requests on an inode. Each request asks this once, before it
+            /// is passed on.
+            fn face(&self, inode: INodeNo) -> Face;
+
             /// Gives back so many look-ups of an inode.
-            fn forget(&self, _inode: INodeNo, _times: u64) {}
+            fn forget(&self, _face: Face, _times: u64) {}
 
             $(
                 $(#[$doc])*
@@ -76,61 +81,61 @@ macro_rules! requests {
 
 requests! {
     /// Looks a name up.
-    fn lookup(parent: INodeNo, name: &OsStr) -> ReplyEntry;
+    fn lookup(parent: Face, name: &OsStr) -> ReplyEntry;
     /// Returns attributes.
-    fn getattr(inode: INodeNo) -> ReplyAttr;
+    fn getattr(face: Face) -> ReplyAttr;
     /// Sets attributes.
-    fn setattr(inode: INodeNo, attributes: NewAttributes) -> ReplyAttr;
+    fn setattr(face: Face, attributes: NewAttributes) -> ReplyAttr;
     /// Returns the target of a symbolic link.
-    fn readlink(inode: INodeNo) -> ReplyData;
+    fn readlink(face: Face) -> ReplyData;
     /// Makes a file of any type but a directory or a symbolic link.
-    fn mknod(caller: Caller, parent: INodeNo, name: &OsStr, mode: u32, rdev: u32) -> ReplyEntry;
+    fn mknod(caller: Caller, parent: Face, name: &OsStr, mode: u32, rdev: u32) -> ReplyEntry;
     /// Makes a directory.
-    fn mkdir(caller: Caller, parent: INodeNo, name: &OsStr, mode: u32) -> ReplyEntry;
+    fn mkdir(caller: Caller, parent: Face, name: &OsStr, mode: u32) -> ReplyEntry;
     /// Makes a symbolic link.
-    fn symlink(caller: Caller, parent: INodeNo, name: &OsStr, target: &Path) -> ReplyEntry;
+    fn symlink(caller: Caller, parent: Face, name: &OsStr, target: &Path) -> ReplyEntry;
     /// Removes a name of a file.
-    fn unlink(parent: INodeNo, name: &OsStr) -> ReplyEmpty;
+    fn unlink(parent: Face, name: &OsStr) -> ReplyEmpty;
     /// Removes a directory.
-    fn rmdir(parent: INodeNo, name: &OsStr) -> ReplyEmpty;
+    fn rmdir(parent: Face, name: &OsStr) -> ReplyEmpty;
     /// Renames.
-    fn rename(parent: INodeNo, name: &OsStr, new_parent: INodeNo, new_name: &OsStr, flags: RenameFlags) -> ReplyEmpty;
+    fn rename(parent: Face, name: &OsStr, new_parent: Face, new_name: &OsStr, flags: RenameFlags) -> ReplyEmpty;
     /// Gives a file one more name.
-    fn link(inode: INodeNo, parent: INodeNo, name: &OsStr) -> ReplyEntry;
+    fn link(face: Face, parent: Face, name: &OsStr) -> ReplyEntry;
     /// Makes a file and opens it.
-    fn create(caller: Caller, parent: INodeNo, name: &OsStr, mode: u32, flags: i32) -> ReplyCreate;
+    fn create(caller: Caller, parent: Face, name: &OsStr, mode: u32, flags: i32) -> ReplyCreate;
     /// Opens a file.
-    fn open(inode: INodeNo, flags: OpenFlags) -> ReplyOpen;
+    fn open(face: Face, flags: OpenFlags) -> ReplyOpen;
     /// Ends an open.
-    fn release(inode: INodeNo, handle: FileHandle) -> ReplyEmpty;
+    fn release(face: Face, handle: FileHandle) -> ReplyEmpty;
     /// Reads.
-    fn read(inode: INodeNo, handle: FileHandle, offset: u64, size: u32) -> ReplyData;
+    fn read(face: Face, handle: FileHandle, offset: u64, size: u32) -> ReplyData;
     /// Writes.
-    fn write(inode: INodeNo, handle: FileHandle, offset: u64, data: &[u8]) -> ReplyWrite;
+    fn write(face: Face, handle: FileHandle, offset: u64, data: &[u8]) -> ReplyWrite;
     /// Ends one use of an open, as `close` does.
-    fn flush(inode: INodeNo) -> ReplyEmpty;
+    fn flush(face: Face) -> ReplyEmpty;
     /// Makes what was written to a file lasting.
-    fn fsync(inode: INodeNo) -> ReplyEmpty;
+    fn fsync(face: Face) -> ReplyEmpty;
     /// Opens a directory.
-    fn opendir(inode: INodeNo) -> ReplyOpen;
+    fn opendir(face: Face) -> ReplyOpen;
     /// Ends an open of a directory.
     fn releasedir(handle: FileHandle) -> ReplyEmpty;
     /// Makes the changes in a directory lasting.
-    fn fsyncdir(inode: INodeNo) -> ReplyEmpty;
+    fn fsyncdir(face: Face) -> ReplyEmpty;
     /// Lists names after `offset`.
-    fn readdir(inode: INodeNo, handle: FileHandle, offset: u64) -> ReplyDirectory;
+    fn readdir(face: Face, handle: FileHandle, offset: u64) -> ReplyDirectory;
     /// Lists names and attributes after `offset`.
-    fn readdirplus(inode: INodeNo, handle: FileHandle, offset: u64) -> ReplyDirectoryPlus;
+    fn readdirplus(face: Face, handle: FileHandle, offset: u64) -> ReplyDirectoryPlus;
     /// Returns the room of the file system.
     fn statfs() -> ReplyStatfs;
     /// Allocates or frees room of a file.
-    fn fallocate(inode: INodeNo, offset: u64, length: u64, mode: i32) -> ReplyEmpty;
+    fn fallocate(face: Face, offset: u64, length: u64, mode: i32) -> ReplyEmpty;
     /// Finds data or a hole.
-    fn lseek(inode: INodeNo, offset: i64, whence: i32) -> ReplyLseek;
+    fn lseek(face: Face, offset: i64, whence: i32) -> ReplyLseek;
     /// Copies bytes between files.
     fn copy_file_range(from: FileBytes, to: FileBytes, length: u64) -> ReplyWrite;
     /// Returns an extended attribute, for a program that has room for `size` bytes.
-    fn getxattr(inode: INodeNo, name: &OsStr, size: u32) -> ReplyXattr;
+    fn getxattr(face: Face, name: &OsStr, size: u32) -> ReplyXattr;
     /// Lists the names of extended attributes, for a program that has room for `size` bytes.
-    fn listxattr(inode: INodeNo, size: u32) -> ReplyXattr;
+    fn listxattr(face: Face, size: u32) -> ReplyXattr;
 }

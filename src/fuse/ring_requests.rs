@@ -11,6 +11,7 @@ use std::path::Path;
 
 use fuser::{FileHandle, INodeNo, OpenFlags, RenameFlags, TimeOrNow};
 
+use super::face::Face;
 use super::reply::{ReplyDirectory, ReplyDirectoryPlus, RingListing};
 use super::requests::{Caller, FileBytes, NewAttributes, Requests};
 use super::ring::{Message, Slot};
@@ -72,54 +73,55 @@ impl<'a> Names<'a> {
 
 /// Passes a request on to `requests`, which answer it through `slot`.
 pub(super) fn dispatch<R: Requests>(requests: &R, message: &Message<'_>, slot: Slot) {
-    let (inode, (uid, gid)) = (INodeNo(message.inode), message.caller);
+    let face = requests.face(INodeNo(message.inode));
+    let (uid, gid) = message.caller;
     let numbers = Numbers(message.operation);
     let mut names = Names(message.payload);
     let caller = Caller { uid, gid };
     match message.opcode {
-        opcode::GETATTR => requests.getattr(inode, slot.into()),
-        opcode::SETATTR => requests.setattr(inode, numbers.new_attributes(), slot.into()),
-        opcode::READLINK => requests.readlink(inode, slot.into()),
-        opcode::OPEN => requests.open(inode, OpenFlags(numbers.i32(0)), slot.into()),
-        opcode::RELEASE => requests.release(inode, numbers.handle(), slot.into()),
-        opcode::READ => requests.read(inode, numbers.handle(), numbers.u64(8), numbers.u32(16), slot.into()),
+        opcode::GETATTR => requests.getattr(face, slot.into()),
+        opcode::SETATTR => requests.setattr(face, numbers.new_attributes(), slot.into()),
+        opcode::READLINK => requests.readlink(face, slot.into()),
+        opcode::OPEN => requests.open(face, OpenFlags(numbers.i32(0)), slot.into()),
+        opcode::RELEASE => requests.release(face, numbers.handle(), slot.into()),
+        opcode::READ => requests.read(face, numbers.handle(), numbers.u64(8), numbers.u32(16), slot.into()),
         opcode::WRITE => {
             // As many bytes as the header says; the kernel sends just these.
             let length = (numbers.u32(16) as usize).min(message.payload.len());
             let data = message.payload.get(..length).unwrap_or_default();
-            requests.write(inode, numbers.handle(), numbers.u64(8), data, slot.into());
+            requests.write(face, numbers.handle(), numbers.u64(8), data, slot.into());
         }
-        opcode::FLUSH => requests.flush(inode, slot.into()),
-        opcode::FSYNC => requests.fsync(inode, slot.into()),
-        opcode::OPENDIR => requests.opendir(inode, slot.into()),
+        opcode::FLUSH => requests.flush(face, slot.into()),
+        opcode::FSYNC => requests.fsync(face, slot.into()),
+        opcode::OPENDIR => requests.opendir(face, slot.into()),
         opcode::RELEASEDIR => requests.releasedir(numbers.handle(), slot.into()),
-        opcode::FSYNCDIR => requests.fsyncdir(inode, slot.into()),
+        opcode::FSYNCDIR => requests.fsyncdir(face, slot.into()),
         opcode::READDIR => {
             let listing = ReplyDirectory::Ring(RingListing::new(slot, numbers.u32(16)));
-            requests.readdir(inode, numbers.handle(), numbers.u64(8), listing);
+            requests.readdir(face, numbers.handle(), numbers.u64(8), listing);
         }
         opcode::READDIRPLUS => {
             let listing = ReplyDirectoryPlus::Ring(RingListing::new(slot, numbers.u32(16)));
-            requests.readdirplus(inode, numbers.handle(), numbers.u64(8), listing);
+            requests.readdirplus(face, numbers.handle(), numbers.u64(8), listing);
         }
         opcode::STATFS => requests.statfs(slot.into()),
-        opcode::LISTXATTR => requests.listxattr(inode, numbers.u32(0), slot.into()),
+        opcode::LISTXATTR => requests.listxattr(face, numbers.u32(0), slot.into()),
         opcode::FALLOCATE => {
             let offset = numbers.u64(8);
             let length = numbers.u64(16);
-            requests.fallocate(inode, offset, length, numbers.i32(24), slot.into());
+            requests.fallocate(face, offset, length, numbers.i32(24), slot.into());
         }
-        opcode::LSEEK => requests.lseek(inode, numbers.u64(8).cast_signed(), numbers.i32(16), slot.into()),
+        opcode::LSEEK => requests.lseek(face, numbers.u64(8).cast_signed(), numbers.i32(16), slot.into()),
         opcode::COPY_FILE_RANGE => {
-            let from = FileBytes { inode, offset: numbers.u64(8) };
-            let to = FileBytes { inode: INodeNo(numbers.u64(16)), offset: numbers.u64(32) };
+            let from = FileBytes { face, offset: numbers.u64(8) };
+            let to = FileBytes { face: requests.face(INodeNo(numbers.u64(16))), offset: numbers.u64(32) };
             requests.copy_file_range(from, to, numbers.u64(40), slot.into());
         }
         named => {
             let Some(name) = names.next() else {
                 return slot.error(if is_named(named) { libc::EINVAL } else { libc::ENOSYS });
             };
-            dispatch_named(requests, (named, inode, caller), name, (&numbers, &mut names), slot);
+            dispatch_named(requests, (named, face, caller), name, (&numbers, &mut names), slot);
         }
     }
 }
@@ -133,28 +135,28 @@ fn is_named(operation: u32) -> bool {
 /// Passes on a request about `name` in a directory, or of a file.
 fn dispatch_named<R: Requests>(
     requests: &R,
-    (operation, inode, caller): (u32, INodeNo, Caller),
+    (operation, face, caller): (u32, Face, Caller),
     name: &OsStr,
     (numbers, names): (&Numbers<'_>, &mut Names<'_>),
     slot: Slot,
 ) {
     match operation {
-        opcode::LOOKUP => requests.lookup(inode, name, slot.into()),
-        opcode::MKNOD => requests.mknod(caller, inode, name, numbers.u32(0), numbers.u32(4), slot.into()),
-        opcode::MKDIR => requests.mkdir(caller, inode, name, numbers.u32(0), slot.into()),
-        opcode::UNLINK => requests.unlink(inode, name, slot.into()),
-        opcode::RMDIR => requests.rmdir(inode, name, slot.into()),
-        opcode::CREATE => requests.create(caller, inode, name, numbers.u32(4), numbers.i32(0), slot.into()),
-        opcode::LINK => requests.link(INodeNo(numbers.u64(0)), inode, name, slot.into()),
-        opcode::GETXATTR => requests.getxattr(inode, name, numbers.u32(0), slot.into()),
+        opcode::LOOKUP => requests.lookup(face, name, slot.into()),
+        opcode::MKNOD => requests.mknod(caller, face, name, numbers.u32(0), numbers.u32(4), slot.into()),
+        opcode::MKDIR => requests.mkdir(caller, face, name, numbers.u32(0), slot.into()),
+        opcode::UNLINK => requests.unlink(face, name, slot.into()),
+        opcode::RMDIR => requests.rmdir(face, name, slot.into()),
+        opcode::CREATE => requests.create(caller, face, name, numbers.u32(4), numbers.i32(0), slot.into()),
+        opcode::LINK => requests.link(requests.face(INodeNo(numbers.u64(0))), face, name, slot.into()),
+        opcode::GETXATTR => requests.getxattr(face, name, numbers.u32(0), slot.into()),
         opcode::SYMLINK | opcode::RENAME | opcode::RENAME2 => {
             let Some(second) = names.next() else { return slot.error(libc::EINVAL) };
             let flags = match operation {
-                opcode::SYMLINK => return requests.symlink(caller, inode, name, Path::new(second), slot.into()),
+                opcode::SYMLINK => return requests.symlink(caller, face, name, Path::new(second), slot.into()),
                 opcode::RENAME2 => RenameFlags::from_bits_retain(numbers.u32(8)),
                 _ => RenameFlags::empty(),
             };
-            requests.rename(inode, name, INodeNo(numbers.u64(0)), second, flags, slot.into());
+            requests.rename(face, name, requests.face(INodeNo(numbers.u64(0))), second, flags, slot.into());
         }
         _ => slot.error(libc::ENOSYS),
     }
@@ -169,6 +171,7 @@ mod tests {
     };
     use fuser::KernelConfig;
     use icechunkfs_ring::testing::{Given, given};
+    use icechunkfs_working::overlay::Ino;
     use parking_lot::Mutex;
     use proptest::prelude::*;
     use std::time::{Duration, UNIX_EPOCH};
@@ -191,20 +194,24 @@ mod tests {
             Ok(())
         }
 
+        fn face(&self, inode: INodeNo) -> Face {
+            Face::Tree(Ino(inode.0))
+        }
+
         recorded! {
-            lookup(parent: INodeNo, name: &OsStr) -> ReplyEntry;
-            setattr(inode: INodeNo, attributes: NewAttributes) -> ReplyAttr;
-            symlink(caller: Caller, parent: INodeNo, name: &OsStr, target: &Path) -> ReplyEntry;
-            rename(from: INodeNo, name: &OsStr, to: INodeNo, new_name: &OsStr, flags: RenameFlags) -> ReplyEmpty;
-            link(inode: INodeNo, parent: INodeNo, name: &OsStr) -> ReplyEntry;
-            create(caller: Caller, parent: INodeNo, name: &OsStr, mode: u32, flags: i32) -> ReplyCreate;
-            open(inode: INodeNo, flags: OpenFlags) -> ReplyOpen;
-            read(inode: INodeNo, handle: FileHandle, offset: u64, size: u32) -> ReplyData;
-            write(inode: INodeNo, handle: FileHandle, offset: u64, data: &[u8]) -> ReplyWrite;
-            lseek(inode: INodeNo, offset: i64, whence: i32) -> ReplyLseek;
+            lookup(parent: Face, name: &OsStr) -> ReplyEntry;
+            setattr(face: Face, attributes: NewAttributes) -> ReplyAttr;
+            symlink(caller: Caller, parent: Face, name: &OsStr, target: &Path) -> ReplyEntry;
+            rename(from: Face, name: &OsStr, to: Face, new_name: &OsStr, flags: RenameFlags) -> ReplyEmpty;
+            link(face: Face, parent: Face, name: &OsStr) -> ReplyEntry;
+            create(caller: Caller, parent: Face, name: &OsStr, mode: u32, flags: i32) -> ReplyCreate;
+            open(face: Face, flags: OpenFlags) -> ReplyOpen;
+            read(face: Face, handle: FileHandle, offset: u64, size: u32) -> ReplyData;
+            write(face: Face, handle: FileHandle, offset: u64, data: &[u8]) -> ReplyWrite;
+            lseek(face: Face, offset: i64, whence: i32) -> ReplyLseek;
             copy_file_range(from: FileBytes, to: FileBytes, length: u64) -> ReplyWrite;
-            getxattr(inode: INodeNo, name: &OsStr, size: u32) -> ReplyXattr;
-            listxattr(inode: INodeNo, size: u32) -> ReplyXattr;
+            getxattr(face: Face, name: &OsStr, size: u32) -> ReplyXattr;
+            listxattr(face: Face, size: u32) -> ReplyXattr;
         }
     }
 
@@ -228,41 +235,41 @@ mod tests {
         let long = u64::to_ne_bytes;
         let short = u32::to_ne_bytes;
         let said = |opcode, numbers: &[(usize, &[u8])], payload: &[u8]| asked(opcode, numbers, payload).0.unwrap();
-        assert_eq!(said(opcode::LOOKUP, &[], b"zarr.json\0"), "lookup INodeNo(7) \"zarr.json\"");
+        assert_eq!(said(opcode::LOOKUP, &[], b"zarr.json\0"), "lookup Tree(Ino(7)) \"zarr.json\"");
         assert_eq!(
             said(opcode::READ, &[(0, &long(5)), (8, &long(1 << 40)), (16, &short(4096))], b""),
-            "read INodeNo(7) FileHandle(5) 1099511627776 4096"
+            "read Tree(Ino(7)) FileHandle(5) 1099511627776 4096"
         );
         assert_eq!(
             said(opcode::WRITE, &[(0, &long(5)), (8, &long(9)), (16, &short(2))], b"ab"),
-            "write INodeNo(7) FileHandle(5) 9 [97, 98]"
+            "write Tree(Ino(7)) FileHandle(5) 9 [97, 98]"
         );
         assert_eq!(
             said(opcode::CREATE, &[(0, &short(0o101)), (4, &short(0o100_644))], b"n\0"),
-            "create Caller { uid: 1, gid: 2 } INodeNo(7) \"n\" 33188 65"
+            "create Caller { uid: 1, gid: 2 } Tree(Ino(7)) \"n\" 33188 65"
         );
-        assert_eq!(said(opcode::OPEN, &[(0, &short(2))], b""), "open INodeNo(7) OpenFlags(2)");
-        assert_eq!(said(opcode::LINK, &[(0, &long(44))], b"n\0"), "link INodeNo(44) INodeNo(7) \"n\"");
+        assert_eq!(said(opcode::OPEN, &[(0, &short(2))], b""), "open Tree(Ino(7)) OpenFlags(2)");
+        assert_eq!(said(opcode::LINK, &[(0, &long(44))], b"n\0"), "link Tree(Ino(44)) Tree(Ino(7)) \"n\"");
         assert_eq!(
             said(opcode::SYMLINK, &[], b"n\0to/here\0"),
-            "symlink Caller { uid: 1, gid: 2 } INodeNo(7) \"n\" \"to/here\""
+            "symlink Caller { uid: 1, gid: 2 } Tree(Ino(7)) \"n\" \"to/here\""
         );
         assert_eq!(
             said(opcode::RENAME2, &[(0, &long(8)), (8, &short(1))], b"a\0b\0"),
-            "rename INodeNo(7) \"a\" INodeNo(8) \"b\" RenameFlags(RENAME_NOREPLACE)"
+            "rename Tree(Ino(7)) \"a\" Tree(Ino(8)) \"b\" RenameFlags(RENAME_NOREPLACE)"
         );
         assert_eq!(
             said(opcode::RENAME, &[(0, &long(8))], b"a\0b\0"),
-            "rename INodeNo(7) \"a\" INodeNo(8) \"b\" RenameFlags(0x0)"
+            "rename Tree(Ino(7)) \"a\" Tree(Ino(8)) \"b\" RenameFlags(0x0)"
         );
-        assert_eq!(said(opcode::LSEEK, &[(8, &long(6)), (16, &short(4))], b""), "lseek INodeNo(7) 6 4");
-        assert_eq!(said(opcode::GETXATTR, &[(0, &short(99))], b"user.x\0"), "getxattr INodeNo(7) \"user.x\" 99");
-        assert_eq!(said(opcode::LISTXATTR, &[(0, &short(99))], b""), "listxattr INodeNo(7) 99");
+        assert_eq!(said(opcode::LSEEK, &[(8, &long(6)), (16, &short(4))], b""), "lseek Tree(Ino(7)) 6 4");
+        assert_eq!(said(opcode::GETXATTR, &[(0, &short(99))], b"user.x\0"), "getxattr Tree(Ino(7)) \"user.x\" 99");
+        assert_eq!(said(opcode::LISTXATTR, &[(0, &short(99))], b""), "listxattr Tree(Ino(7)) 99");
         let copied = [(8, long(1)), (16, long(9)), (32, long(2)), (40, long(3))];
         let copied: Vec<(usize, &[u8])> = copied.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
         assert_eq!(
             said(opcode::COPY_FILE_RANGE, &copied, b""),
-            "copy_file_range FileBytes { inode: INodeNo(7), offset: 1 } FileBytes { inode: INodeNo(9), offset: 2 } 3"
+            "copy_file_range FileBytes { face: Tree(Ino(7)), offset: 1 } FileBytes { face: Tree(Ino(9)), offset: 2 } 3"
         );
     }
 

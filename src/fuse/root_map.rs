@@ -18,6 +18,7 @@ use std::time::SystemTime;
 
 use icechunkfs_tree::inodes;
 use icechunkfs_tree::tree::ROOT;
+use icechunkfs_working::overlay::Ino;
 
 /// Number of the tree's root for the kernel if it is an entry of the mount's root.
 const ENTRY: u64 = inodes::ROOT_ENTRY.0;
@@ -42,15 +43,6 @@ pub(super) struct Entry {
     is_removed: AtomicBool,
 }
 
-/// Inode that the kernel names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Inner {
-    /// Directory with the one entry.
-    Top,
-    /// Inode of the tree.
-    Tree(u64),
-}
-
 impl Default for RootMap {
     fn default() -> Self {
         RootMap::new(ROOT, None)
@@ -66,12 +58,13 @@ impl RootMap {
         RootMap { root, entry: name.map(entry) }
     }
 
-    /// Returns the inode that the kernel calls `number`.
-    pub(super) fn inner(&self, number: u64) -> Inner {
+    /// Returns the inode of the tree that the kernel calls `number`; none for the directory with
+    /// the one entry.
+    pub(super) fn inner(&self, number: u64) -> Option<Ino> {
         match (number, &self.entry) {
-            (ROOT, Some(_)) => Inner::Top,
-            (ENTRY, Some(_)) | (ROOT, None) => Inner::Tree(self.root),
-            (number, _) => Inner::Tree(number),
+            (ROOT, Some(_)) => None,
+            (ENTRY, Some(_)) | (ROOT, None) => Some(Ino(self.root)),
+            (number, _) => Some(Ino(number)),
         }
     }
 
@@ -87,8 +80,8 @@ impl RootMap {
     }
 
     /// Returns the number of the shown directory in the tree.
-    pub(super) fn inner_root(&self) -> u64 {
-        self.root
+    pub(super) fn inner_root(&self) -> Ino {
+        Ino(self.root)
     }
 
     /// Returns the entry of the mount's root; none if the root is that of the tree.
@@ -116,10 +109,9 @@ mod tests {
         for (root, name) in [(1, None), (7, None), (1, Some("x")), (7, Some("x"))] {
             let map = RootMap::new(root, name);
             for number in [2, 5, 1 << 61, (1 << 62) + 3, root] {
-                assert_eq!(map.inner(map.outer(number)), Inner::Tree(number), "{root} {name:?}");
+                assert_eq!(map.inner(map.outer(number)), Some(Ino(number)), "{root} {name:?}");
             }
-            let top = if name.is_some() { Inner::Top } else { Inner::Tree(root) };
-            assert_eq!(map.inner(ROOT), top);
+            assert_eq!(map.inner(ROOT), name.is_none().then_some(Ino(root)));
         }
     }
 }

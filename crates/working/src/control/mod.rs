@@ -94,9 +94,12 @@ pub fn describe(number: u64) -> String {
     format!("/{}/{name}", String::from_utf8_lossy(CONTROL_DIRECTORY)).trim_end_matches('/').to_owned()
 }
 
-/// Returns the number of the directory of attached trees called `name`.
-pub fn attached_directory(name: &Name) -> Option<u64> {
-    ATTACHED.iter().find(|(other, _)| *name.0 == *other.as_bytes()).map(|(_, number)| *number)
+/// Returns the number of the entry `name` of the directory: of a file, or of a directory of
+/// attached trees.
+pub fn lookup(name: &Name) -> Option<u64> {
+    let name = name.text()?;
+    let attached = ATTACHED.iter().find(|(other, _)| *other == name).map(|(_, number)| *number);
+    attached.or_else(|| ControlFile::named(name).map(ControlFile::number))
 }
 
 /// Returns the error for an attempt to change the directory itself.
@@ -138,18 +141,6 @@ impl Control {
     /// Returns the most recent failures.
     pub fn errors(&self) -> &RecentErrors {
         &self.errors
-    }
-
-    /// Looks up `name` in `parent`. Returns none if the tree must answer; the inner option is none
-    /// if there is no such entry.
-    pub fn lookup(&self, parent: u64, name: &Name) -> Option<Option<Attributes>> {
-        if parent == ROOT && *name.0 == *CONTROL_DIRECTORY {
-            return Some(Some(attributes(DIRECTORY)));
-        }
-        (parent == DIRECTORY).then(|| {
-            let file = name.text().and_then(ControlFile::named)?;
-            Some(attributes(file.number()))
-        })
     }
 
     /// Lists the directory to `sink`.
