@@ -8,7 +8,7 @@ use std::time::Duration;
 use fuser::{BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
 
 use super::ring::Slot;
-use super::wire::{Encoder, append_entry};
+use super::wire::{Dirent, Encoder, append_entry};
 use icechunkfs_working::overlay::generations::generation_of;
 
 macro_rules! replies {
@@ -262,8 +262,8 @@ impl RingListing {
     }
 
     /// Adds an entry after `before`. Returns true if there is no room for it.
-    fn add(&mut self, before: &Encoder, entry: (u64, u64, FileType), name: &OsStr) -> bool {
-        let used = append_entry(self.slot.payload(), (self.used, self.room), before, entry, name);
+    fn add(&mut self, before: &Encoder, entry: Dirent<'_>) -> bool {
+        let used = append_entry(self.slot.payload(), self.used, self.room, before, entry);
         self.used = used.unwrap_or(self.used);
         used.is_none()
     }
@@ -318,7 +318,10 @@ impl ReplyDirectory {
     pub(super) fn add(&mut self, inode: INodeNo, offset: u64, kind: FileType, name: impl AsRef<OsStr>) -> bool {
         match self {
             ReplyDirectory::Device(reply) => reply.add(inode, offset, kind, name),
-            ReplyDirectory::Ring(listing) => listing.add(&Encoder::default(), (inode.0, offset, kind), name.as_ref()),
+            ReplyDirectory::Ring(listing) => {
+                let entry = Dirent { inode: inode.0, offset, kind, name: name.as_ref() };
+                listing.add(&Encoder::default(), entry)
+            }
         }
     }
 }
@@ -330,8 +333,9 @@ impl ReplyDirectoryPlus {
         match self {
             ReplyDirectoryPlus::Device(reply) => reply.add(attr.ino, offset, name, valid, attr, generation(attr)),
             ReplyDirectoryPlus::Ring(listing) => {
-                let entry = Encoder::default().entry_out(valid, attr);
-                listing.add(&entry, (attr.ino.0, offset, attr.kind), name.as_ref())
+                let before = Encoder::default().entry_out(valid, attr);
+                let entry = Dirent { inode: attr.ino.0, offset, kind: attr.kind, name: name.as_ref() };
+                listing.add(&before, entry)
             }
         }
     }

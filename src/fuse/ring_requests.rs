@@ -121,7 +121,8 @@ pub(super) fn dispatch<R: Requests>(requests: &R, message: &Message<'_>, slot: S
             let Some(name) = names.next() else {
                 return slot.error(if is_named(named) { libc::EINVAL } else { libc::ENOSYS });
             };
-            dispatch_named(requests, (named, face, caller), name, (&numbers, &mut names), slot);
+            let request = NamedRequest { operation: named, face, caller, name };
+            dispatch_named(requests, request, &numbers, &mut names, slot);
         }
     }
 }
@@ -132,14 +133,23 @@ fn is_named(operation: u32) -> bool {
     [CREATE, GETXATTR, LINK, LOOKUP, MKDIR, MKNOD, RENAME, RENAME2, RMDIR, SYMLINK, UNLINK].contains(&operation)
 }
 
-/// Passes on a request about `name` in a directory, or of a file.
+/// Request about `name` in a directory, or of a file.
+struct NamedRequest<'a> {
+    operation: u32,
+    face: Face,
+    caller: Caller,
+    name: &'a OsStr,
+}
+
+/// Passes on a request, which has the rest of the `numbers` and `names`.
 fn dispatch_named<R: Requests>(
     requests: &R,
-    (operation, face, caller): (u32, Face, Caller),
-    name: &OsStr,
-    (numbers, names): (&Numbers<'_>, &mut Names<'_>),
+    request: NamedRequest<'_>,
+    numbers: &Numbers<'_>,
+    names: &mut Names<'_>,
     slot: Slot,
 ) {
+    let NamedRequest { operation, face, caller, name } = request;
     match operation {
         opcode::LOOKUP => requests.lookup(face, name, slot.into()),
         opcode::MKNOD => requests.mknod(caller, face, name, numbers.u32(0), numbers.u32(4), slot.into()),

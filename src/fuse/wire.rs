@@ -123,15 +123,25 @@ impl Encoder {
     }
 }
 
-/// Appends an entry of a listing, `fuse_dirent`, after `before`, to `payload` from `used` on.
-/// Returns the bytes that are then used; none if there is no room within `room` bytes.
+/// Entry of a listing.
+pub(super) struct Dirent<'a> {
+    pub(super) inode: u64,
+    /// Offset from which the listing continues after it.
+    pub(super) offset: u64,
+    pub(super) kind: FileType,
+    pub(super) name: &'a OsStr,
+}
+
+/// Appends `entry` as `fuse_dirent`, after `before`, to `payload` from `used` on. Returns the bytes
+/// that are then used; none if there is no room within `room` bytes.
 pub(super) fn append_entry(
     payload: &mut [u8],
-    (used, room): (usize, usize),
+    used: usize,
+    room: usize,
     before: &Encoder,
-    (inode, offset, kind): (u64, u64, FileType),
-    name: &OsStr,
+    entry: Dirent<'_>,
 ) -> Option<usize> {
+    let Dirent { inode, offset, kind, name } = entry;
     let name = name.as_bytes();
     let head =
         Encoder::default().u64(inode).u64(offset).u32(u32::try_from(name.len()).ok()?).u32(type_bits(kind) >> 12);
@@ -227,7 +237,8 @@ mod tests {
         let name = OsStr::new("123456789");
         let before = Encoder::default();
         let add = |payload: &mut [u8], used, room| {
-            append_entry(payload, (used, room), &before, (1, 2, FileType::Directory), name)
+            let entry = Dirent { inode: 1, offset: 2, kind: FileType::Directory, name };
+            append_entry(payload, used, room, &before, entry)
         };
         // 24 bytes and the name, up to a multiple of 8.
         assert_eq!(add(&mut payload, 0, 100), Some(40));

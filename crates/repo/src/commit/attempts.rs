@@ -95,14 +95,15 @@ pub(super) struct Prepared {
 
 impl Engine {
     /// Attempts to commit until an attempt wins its race. Lines up with other writers after losses,
-    /// and before the first attempt if others wait already, which the flag says.
+    /// and before the first attempt if others wait already (`must_line_up`).
     pub(super) async fn attempts(
         &self,
         work: &mut CommitWork<'_>,
         mut repository: Repository,
         config: &RepoConfig,
         renewed: &RenewedTimes,
-        (mut must_line_up, line): (bool, &mut Option<PlaceInLine>),
+        mut must_line_up: bool,
+        line: &mut Option<PlaceInLine>,
     ) -> Result<CommitOutcome> {
         let mut losses = 0;
         let mut attempt = 0;

@@ -169,7 +169,7 @@ impl Engine {
             return Ok(CommitOutcome::Nothing);
         };
         let mut line = None;
-        let outcome = self.attempts(&mut work, repository, &config, renewed, (must_line_up, &mut line)).await;
+        let outcome = self.attempts(&mut work, repository, &config, renewed, must_line_up, &mut line).await;
         if let Some(line) = line {
             line.leave(&*self.storage).await;
         }
