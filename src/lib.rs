@@ -88,6 +88,10 @@ pub mod fuse;
 #[doc(hidden)]
 pub mod library;
 
+/// Name of the program, by which its processes and the type of its mounts are known: not that of a
+/// package, which another crate of the workspace would have.
+pub(crate) const PROGRAM: &str = "icechunkfs";
+
 pub use error::{Error, ErrorKind, Result};
 pub use format::ids::ObjectId as SnapshotId;
 pub use library::{Entry, Mount, Mounted, Repository, Session, Snapshot};

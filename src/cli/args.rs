@@ -42,7 +42,7 @@ use icechunkfs_base::size;
 /// Mount Icechunk repositories as plain directories of Zarr files.
 #[derive(Debug, Parser)]
 #[command(
-    name = "icechunkfs",
+    name = crate::PROGRAM,
     version,
     propagate_version = true,
     max_term_width = 100,

@@ -146,7 +146,7 @@ impl Daemon {
         let pid = find(mount)?;
         let handle = Handle::open(pid)?;
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-        (name.trim_end() == env!("CARGO_PKG_NAME")).then_some(Daemon { pid, handle })
+        (name.trim_end() == crate::PROGRAM).then_some(Daemon { pid, handle })
     }
 
     /// Returns the process ID.

@@ -43,8 +43,6 @@ use icechunkfs_working::operations::{Invalidator, Session, invalidate_all};
 use icechunkfs_working::overlay::Ino;
 use icechunkfs_working::overlay::invalidation::Invalidation;
 
-/// Subtype of the file system, which makes the type `fuse.icechunkfs`.
-const SUBTYPE: &str = "icechunkfs";
 /// Threads that take requests from the kernel: one per core, within these bounds. One would let a
 /// large copy delay a `stat`; more than a few only contend.
 const WORKERS: std::ops::RangeInclusive<usize> = 2..=8;
@@ -356,7 +354,8 @@ fn config(options: &Options) -> Config {
     config.mount_options = vec![
         // fusermount3 reads a list: a comma in the name would end it.
         MountOption::FSName(options.source.replace('\\', "\\\\").replace(',', "\\,")),
-        MountOption::Subtype(SUBTYPE.to_owned()),
+        // Makes the type `fuse.icechunkfs`.
+        MountOption::Subtype(crate::PROGRAM.to_owned()),
         if options.writable { MountOption::RW } else { MountOption::RO },
         MountOption::NoAtime,
     ];

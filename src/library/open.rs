@@ -37,7 +37,7 @@ pub fn runtime() -> Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.clamp(*THREADS.start(), *THREADS.end()))
         .max_blocking_threads(WAITING_THREADS)
-        .thread_name("icechunkfs")
+        .thread_name(crate::PROGRAM)
         .enable_all()
         .build()
         .map_err(|e| Error::io("starting threads", e))

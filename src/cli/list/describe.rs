@@ -179,7 +179,7 @@ impl Processes {
         let found = processes::of_users(trust::is_trusted).filter_map(|process| {
             let name = process.name()?;
             let Process { pid, owner } = process;
-            let is_ours = name == env!("CARGO_PKG_NAME") || name.starts_with("mount.");
+            let is_ours = name == crate::PROGRAM || name.starts_with("mount.");
             let command = is_ours.then(|| self.command_of(process)).flatten()?;
             Some(MarkedProcess { pid, owner, mountpoint: command.mountpoint })
         });
