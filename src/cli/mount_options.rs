@@ -27,7 +27,7 @@ use icechunkfs_base::size;
 use icechunkfs_repo::repo::refs::RefSpec;
 use icechunkfs_tree::mount_facts::split_source;
 use icechunkfs_tree::tree::nodes::MAX_NAME;
-use icechunkfs_views::views::report;
+use icechunkfs_views::control_directory;
 use icechunkfs_working::operations::UploadMode;
 
 /// Default interval between checks of a followed branch, in seconds; each check is a small request.
@@ -57,7 +57,8 @@ pub(super) fn parse_root(text: &str) -> Result<String> {
 
 /// Parses the name under which a mount shows its hierarchy.
 fn parse_subdir(text: &str) -> Result<String> {
-    let is_wrong = ["", ".", "..", report::DIRECTORY].contains(&text) || text.contains('/') || text.len() > MAX_NAME;
+    let is_wrong =
+        ["", ".", "..", control_directory::NAME].contains(&text) || text.contains('/') || text.len() > MAX_NAME;
     if is_wrong {
         Err(Error::invalid(format!("`{text}` cannot be the name of a directory of the mount")))
     } else {

@@ -29,7 +29,7 @@ use icechunkfs_format::zarr::array::ArrayMetadata;
 use icechunkfs_format::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
 use icechunkfs_format::zarr::slices::Slices;
 use icechunkfs_tree::tree::nodes::ZARR_JSON;
-use icechunkfs_working::control::CONTROL_DIRECTORY;
+use icechunkfs_views::control_directory;
 
 /// Files that one thread reads in sequence: enough for the mount to detect the access pattern.
 const BATCH: usize = 64;
@@ -134,7 +134,7 @@ fn find(mount: &OpenMount, path: &Path, depth: usize, files: &mut Files<'_>) -> 
         let name = entry.file_name().to_bytes();
         let below = path.join(OsStr::from_bytes(name));
         match entry.file_type() {
-            FileType::Directory if is_dots(name) || below.as_os_str().as_bytes() == CONTROL_DIRECTORY => {}
+            FileType::Directory if is_dots(name) || below.as_os_str() == control_directory::NAME => {}
             FileType::Directory if depth < DEEPEST => find(mount, &below, depth + 1, files)?,
             FileType::RegularFile => files.add(below),
             _ => {}

@@ -39,7 +39,9 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::metrics::Outcome;
 use icechunkfs_tree::tree::directory::{Entry, Extent};
 use icechunkfs_tree::tree::{Attributes, Kind, ROOT};
-use icechunkfs_views::attached::{AttachedTrees, NativeFile, is_mount_file};
+use icechunkfs_views::attached::{AttachedTrees, NativeFile};
+use icechunkfs_views::control_directory;
+use icechunkfs_views::control_directory::files::ControlFile;
 use icechunkfs_views::views::{Sink, report};
 use icechunkfs_working::follow::shown::{View, ViewState};
 use icechunkfs_working::overlay::Ino;
@@ -268,7 +270,7 @@ impl Requests for Adapter {
 
     fn lookup(&self, parent: Face, name: &OsStr, reply: ReplyEntry) {
         let call = Call::of_name("lookup", parent, name);
-        if name == report::DIRECTORY
+        if name == control_directory::NAME
             && parent.is_root(&self.shared.root)
             && let Some((timeout, attr)) = self.shared.attached.control()
         {
@@ -317,7 +319,8 @@ impl Requests for Adapter {
         let number = match face {
             Face::Tree(number) => number.0,
             Face::Attached(number) => {
-                let cached = if is_mount_file(number.number()) {
+                // The contents of control files change.
+                let cached = if ControlFile::at(number.number()).is_some() {
                     FopenFlags::FOPEN_DIRECT_IO
                 } else {
                     FopenFlags::FOPEN_KEEP_CACHE

@@ -16,7 +16,8 @@ use icechunkfs_base::error::Result;
 use icechunkfs_repo::reader::Data;
 use icechunkfs_tree::tree::directory::Extent;
 use icechunkfs_tree::tree::{Attributes, Kind};
-use icechunkfs_views::attached::{AttachedTrees, Found, Listed, NativeFile, part_of};
+use icechunkfs_views::attached::{AttachedTrees, Found, Listed, NativeFile};
+use icechunkfs_views::control_directory;
 use icechunkfs_views::views::report;
 
 /// Attached trees, in the kernel's terms.
@@ -109,7 +110,7 @@ impl AttachedFiles {
     fn timed(&self, found: &Found) -> (Duration, FileAttr) {
         let inode = found.attributes.inode;
         let attr = self.owner.attr(found.attributes, found.time, found.allocated);
-        let shown = match part_of(inode) {
+        let shown = match control_directory::part_of(inode) {
             Some(part) => self.presentation.apply_control(part, attr),
             None if report::is_report(inode) => self.presentation.apply_control(self.trees.view_name(), attr),
             None => self.presentation.apply(attr),

@@ -9,7 +9,7 @@ use fuser::INodeNo;
 use super::root_map::{RootMap, TOP};
 use icechunkfs_tree::tree::ROOT;
 use icechunkfs_views::attached::is_attached;
-use icechunkfs_working::control;
+use icechunkfs_views::control_directory;
 use icechunkfs_working::overlay::Ino;
 
 /// Inode by what answers requests about it.
@@ -39,7 +39,7 @@ impl Face {
     pub(super) fn of(inode: INodeNo, root: &RootMap) -> Self {
         match inode.0 {
             number if is_attached(number) => Face::Attached(AttachedIno(number)),
-            number if control::is_control(number) => Face::Control(ControlIno(number)),
+            number if control_directory::is_control(number) => Face::Control(ControlIno(number)),
             number => root.inner(number).map_or(Face::Top, Face::Tree),
         }
     }

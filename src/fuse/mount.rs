@@ -33,10 +33,11 @@ use super::unmount::UnmountMode;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_repo::reader::Reader;
 use icechunkfs_tree::tree::Tree;
-use icechunkfs_views::attached::{self, AttachedTrees, BRIEF, Forget};
+use icechunkfs_views::attached::{AttachedTrees, BRIEF, Forget};
+use icechunkfs_views::control_directory::MountKind;
+use icechunkfs_views::control_directory::files::ControlFile;
 use icechunkfs_views::views::ViewTree;
-use icechunkfs_working::control::files::ControlFile;
-use icechunkfs_working::control::{self, Control};
+use icechunkfs_working::control::Control;
 use icechunkfs_working::follow::Follower;
 use icechunkfs_working::follow::shown::ViewState;
 use icechunkfs_working::operations::{Invalidator, Session, invalidate_all};
@@ -144,16 +145,14 @@ struct Notifications {
     notifier: fuser::Notifier,
     root: Arc<RootMap>,
     /// Numbers of `.icechunk` and of its file `HEAD`.
-    head: (u64, u64),
+    head: Option<(u64, u64)>,
     /// Not kept alive: it may hold these notifications itself.
     attached: Weak<AttachedTrees>,
 }
 
 fn notifications(mounted: &Mounted, root: Arc<RootMap>, attached: &Arc<AttachedTrees>) -> Notifications {
-    let head = match mounted.branch {
-        Some(_) => (control::DIRECTORY, ControlFile::Head.number()),
-        None => (attached::CONTROL, attached::head_number()),
-    };
+    let kind = if mounted.branch.is_some() { MountKind::Writable } else { MountKind::ReadOnly };
+    let head = ControlFile::Head.number(kind).map(|head| (kind.directory(), head));
     Notifications { notifier: mounted.session.notifier(), root, head, attached: Arc::downgrade(attached) }
 }
 
@@ -173,7 +172,7 @@ impl Invalidator for Notifications {
         // The one change of a file by others that the kernel reports to inotify is its removal, as
         // if another file took its name: what git does with its own HEAD. It fails if nobody has
         // looked the file up, and then nobody waits either.
-        let (directory, file) = self.head;
+        let Some((directory, file)) = self.head else { return };
         let _ = self.notifier.delete(INodeNo(directory), INodeNo(file), OsStr::new(ControlFile::Head.name()));
     }
 

@@ -31,6 +31,7 @@ use icechunkfs_base::beneath;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::trust;
 use icechunkfs_base::trust::mounts::mount_id;
+use icechunkfs_views::control_directory;
 
 /// Longest time for replies that a daemon has in memory.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -305,7 +306,7 @@ impl OpenMount {
         if Health::of_error(&error) == Health::Dead {
             return self.ended();
         }
-        Error::io(self.mount.mountpoint.join(".icechunk").join(file).display(), error)
+        Error::io(self.mount.mountpoint.join(control_directory::NAME).join(file).display(), error)
     }
 
     fn answer(&self, question: Question<'_>, limit: usize, deadline: Deadline) -> Result<io::Result<Vec<u8>>> {

@@ -27,7 +27,9 @@ use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::metrics::Outcome;
 use icechunkfs_tree::tree::directory::Extent;
 use icechunkfs_views::attached::{self, is_attached};
-use icechunkfs_working::control::{self, CONTROL_DIRECTORY, Control};
+use icechunkfs_views::control_directory::state::MountState;
+use icechunkfs_views::control_directory::{self, DIRECTORY, MountKind, NAME};
+use icechunkfs_working::control::{self, Control};
 use icechunkfs_working::overlay::attributes::Attributes;
 use icechunkfs_working::overlay::file_origin::FileOrigin;
 use icechunkfs_working::overlay::listing::Listed;
@@ -57,7 +59,7 @@ impl WorkingFaces {
     /// Returns attributes with the kernel's number.
     pub(super) fn attr(&self, of: &Attributes) -> FileAttr {
         let attr = FileAttr { ino: INodeNo(self.root.outer(of.number.0)), ..attr(of) };
-        match control::part_of(of.number.0) {
+        match control_directory::part_of(of.number.0) {
             Some(part) => self.presentation.apply_control(part, attr),
             None => self.presentation.apply(attr),
         }
@@ -66,7 +68,7 @@ impl WorkingFaces {
     /// Returns attributes, and the time for which the kernel may cache them: control files change
     /// without the kernel's doing.
     pub(super) fn timed(&self, of: &Attributes) -> (Duration, FileAttr) {
-        let is_control = control::is_control(of.number.0) || is_attached(of.number.0);
+        let is_control = control_directory::is_control(of.number.0) || is_attached(of.number.0);
         (if is_control { Duration::ZERO } else { FOREVER }, self.attr(of))
     }
 
@@ -100,8 +102,8 @@ impl WorkingFaces {
     }
 
     pub(super) async fn lookup(&self, parent: Face, name: Name) -> Result<(Duration, FileAttr)> {
-        if parent.is_root(&self.root) && *name.0 == *CONTROL_DIRECTORY {
-            return Ok(self.timed(&control::attributes(control::DIRECTORY)));
+        if parent.is_root(&self.root) && *name.0 == *NAME.as_bytes() {
+            return Ok(self.timed(&control::attributes(DIRECTORY)));
         }
         match parent {
             Face::Attached(number) => {
@@ -109,11 +111,14 @@ impl WorkingFaces {
                 self.hint.looked_up(parent.key());
                 Ok(found)
             }
-            Face::Control(_) => match control::lookup(&name) {
-                Some(number) if is_attached(number) => self.attached.directory(number).await,
-                Some(number) => Ok(self.timed(&control::attributes(number))),
-                None => Err(Error::new(ErrorKind::NotFound, name.to_string())),
-            },
+            Face::Control(_) => {
+                let entry = name.text().and_then(|name| control_directory::entry(MountKind::Writable, name));
+                let entry = entry.ok_or_else(|| Error::new(ErrorKind::NotFound, name.to_string()))?;
+                match entry.file {
+                    Some(_) => Ok(self.timed(&control::attributes(entry.number))),
+                    None => self.attached.directory(entry.number).await,
+                }
+            }
             Face::Top => self.lookup_entry(&name).await,
             Face::Tree(number) => Ok(match self.working.namespace().lookup(number, &name).await? {
                 Some(found) => {
@@ -164,7 +169,7 @@ impl WorkingFaces {
     /// Returns a name of the tree, with its directory. Fails for names of the control directory and
     /// of the root above the tree.
     pub(super) fn tree_name(&self, parent: Face, of: &OsStr) -> Result<(Ino, Name)> {
-        let is_control = of.as_bytes() == CONTROL_DIRECTORY;
+        let is_control = of.as_bytes() == NAME.as_bytes();
         match parent {
             Face::Tree(number) if is_control && (parent.is_root(&self.root) || number == Ino::ROOT) => {
                 Err(control::read_only_error())

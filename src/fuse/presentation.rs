@@ -10,7 +10,7 @@
 use fuser::{FileAttr, FileType};
 
 use super::control_parts::ControlParts;
-use icechunkfs_views::views::report;
+use icechunkfs_views::control_directory;
 
 /// Permissions of a file before a mask; files of Zarr are no programs.
 const FILE: u16 = 0o666;
@@ -57,7 +57,7 @@ impl Presentation {
         let shown = self.apply(FileAttr { perm: attr.perm & OWNER, ..attr });
         let opened = match attr.kind {
             // To be entered, not to be listed.
-            FileType::Directory if part == report::DIRECTORY && !self.shared.is_empty() => 0o011,
+            FileType::Directory if part == control_directory::NAME && !self.shared.is_empty() => 0o011,
             FileType::Directory if self.shared.has(part) => 0o055,
             FileType::RegularFile if self.shared.has(part) => 0o044,
             _ => 0,

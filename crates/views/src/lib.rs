@@ -2,7 +2,8 @@
 //! forms as directories within a mount.
 //!
 //! It knows nothing of the kernel, nor of changes. Begin with [`views`]; the NetCDF view needs the
-//! feature `netcdf`. [`attached`] has what is below `.icechunk`.
+//! feature `netcdf`. [`control_directory`] has the files of `.icechunk`, and [`attached`]
+//! what is below its directories.
 //!
 //! Three rules that are hard to keep:
 //!
@@ -12,4 +13,5 @@
 //! 3. The bytes of a file stay the same as long as it is open, and are the same in every mount.
 
 pub mod attached;
+pub mod control_directory;
 pub mod views;

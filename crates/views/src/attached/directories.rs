@@ -1,13 +1,8 @@
 //! The directories above attached trees.
 
 use super::refs::NameKind;
-use crate::views::report;
+use crate::control_directory::{self, AT_NAME, VIEWS_NAME};
 use icechunkfs_tree::inodes::ATTACHED;
-
-/// Name of the directory of views.
-pub(super) const VIEWS_NAME: &str = "view";
-/// Name of the directory of snapshots.
-const AT_NAME: &str = "at";
 
 /// Number of the control directory of a read-only mount.
 pub const CONTROL: u64 = ATTACHED.at(1).0;
@@ -60,12 +55,11 @@ impl Directory {
         }
     }
 
-    /// Returns the directories in this one.
+    /// Returns the directories in this one; those of the control directory are in its own table.
     pub(super) fn children(self) -> &'static [Directory] {
         match self {
-            Directory::Control => ALL.get(1..3).unwrap_or_default(),
             Directory::At => ALL.get(3..).unwrap_or_default(),
-            Directory::Views | Directory::Names(_) => &[],
+            Directory::Control | Directory::Views | Directory::Names(_) => &[],
         }
     }
 
@@ -77,7 +71,7 @@ impl Directory {
     /// Returns the name.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Directory::Control => report::DIRECTORY,
+            Directory::Control => control_directory::NAME,
             Directory::At => AT_NAME,
             Directory::Views => VIEWS_NAME,
             Directory::Names(kind) => kind.directory(),
@@ -88,8 +82,8 @@ impl Directory {
     pub(super) fn path(self) -> String {
         match self {
             Directory::Control => format!("/{}", self.name()),
-            Directory::At | Directory::Views => format!("/{}/{}", report::DIRECTORY, self.name()),
-            Directory::Names(_) => format!("/{}/{AT_NAME}/{}", report::DIRECTORY, self.name()),
+            Directory::At | Directory::Views => format!("/{}/{}", control_directory::NAME, self.name()),
+            Directory::Names(_) => format!("/{}/{AT_NAME}/{}", control_directory::NAME, self.name()),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! | `.icechunk/at/branch/NAME`, `tag/NAME`, `snapshot/ID`, `time/TIME` | the tree of that snapshot |
 //! | `.icechunk/view/VIEW` | the snapshot that the mount shows, or is based on, in another view |
 //! | `.icechunk/at/KIND/NAME/.icechunk/view/VIEW` | that snapshot in another view |
-//! | `.icechunk/HEAD`, `info.json`, `log`, `status`, `errors`, `stats` | in a read-only mount: facts about it |
+//! | other files of `.icechunk` | in a read-only mount: facts about it ([`crate::control_directory`]) |
 //!
 //! All are read-only and share the caches, the prefetch and the deadlines of the mount. `VIEW` is
 //! the name of [`ViewOptions`]. [`refs`] knows what names mean, [`trees`] loads the trees, whose
@@ -21,7 +21,7 @@
 
 mod directories;
 mod listings;
-mod mount_files;
+mod mount_texts;
 mod refs;
 mod trees;
 
@@ -32,12 +32,14 @@ use bytes::Bytes;
 
 use self::directories::Directory;
 use self::listings::{Listings, NameList};
-use self::mount_files::{MountFile, MountFiles};
+use self::mount_texts::MountTexts;
 use self::refs::{FreshRefs, NameKind, system_time};
 use self::trees::{Loaded, TreeKey, TreeName, Trees};
+use crate::control_directory::files::ControlFile;
+use crate::control_directory::{self, ControlEntry, MountKind, README, REPORT_DIRECTORY, TREE_VIEWS, VIEWS_NAME};
 use crate::views::kind::ViewKind;
 use crate::views::options::ViewOptions;
-use crate::views::{self, ViewTree, report};
+use crate::views::{self, ViewTree};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
 use icechunkfs_base::recent_errors::RecentErrors;
@@ -55,7 +57,7 @@ pub use self::directories::{AT, CONTROL, VIEWS};
 /// Time for which the meaning of a name of a tree is valid.
 pub const BRIEF: Duration = Duration::from_secs(1);
 /// File that explains the directory of views.
-const README: &str = "README";
+const README_NAME: &str = "README";
 const README_TEXT: &str = "\
 Each directory here is the last commit in another view, read-only: uncommitted changes of a writable mount are not in it.
 
@@ -65,11 +67,6 @@ Each directory here is the last commit in another view, read-only: uncommitted c
 
 Modifiers combine, in this order; views with modifiers are not listed. A view lists what it leaves out in its own file .icechunk/VIEW.
 ";
-/// Numbers that a tree's files do not have: its directory `.icechunk/view`, and the file in it.
-const TREE_VIEWS: u64 = inodes::TREE_VIEWS.0;
-const README_INODE: u64 = inodes::README.0;
-/// Only tree 0 has the files about the mount.
-const _: () = assert!(MountFile::ALL.len() as u64 <= inodes::MOUNT_FILES.count());
 
 /// File of a tree: the tree, the number in it, and the ref or time under which the tree is
 /// attached.
@@ -122,7 +119,7 @@ pub struct AttachedTrees {
     start: SystemTime,
     forget: OnceLock<Forget>,
     listings: Listings,
-    files: MountFiles,
+    texts: MountTexts,
 }
 
 impl std::fmt::Debug for AttachedTrees {
@@ -136,39 +133,22 @@ pub fn is_attached(number: u64) -> bool {
     inodes::ATTACHED.contains(Ino(number))
 }
 
-/// Returns the part of `.icechunk` that `number` belongs to, by its name, if that is no tree: a
-/// directory above the trees, or a file about the mount. The control directory itself has its own
-/// name.
-pub fn part_of(number: u64) -> Option<&'static str> {
-    let (tree, Ino(inode)) = if is_attached(number) { detach(Ino(number)) } else { return None };
-    if tree != 0 {
-        return None;
-    }
-    Some(match (Directory::at(inode), mount_file(number)) {
+/// Returns the part of the control directory that `number` belongs to: see
+/// [`control_directory::part_of`].
+pub(crate) fn part_of(number: u64) -> Option<&'static str> {
+    let inode = in_tree_0(number)?.0;
+    Some(match (Directory::at(inode), ControlFile::at(number)) {
         (Some(directory), _) => directory.part().name(),
         (None, Some(file)) => file.name(),
         (None, None) => Directory::Views.name(),
     })
 }
 
-/// Number of `HEAD` in the directory [`CONTROL`].
-pub fn head_number() -> u64 {
-    number_of(MountFile::Head)
-}
-
-/// Returns true if `number` is that of a file about a read-only mount: its contents change.
-pub fn is_mount_file(number: u64) -> bool {
-    mount_file(number).is_some()
-}
-
-fn mount_file(number: u64) -> Option<MountFile> {
+/// Returns the number of a file in tree 0, which is that of the directories above trees; none for
+/// other numbers.
+pub(crate) fn in_tree_0(number: u64) -> Option<Ino> {
     let (tree, inode) = if is_attached(number) { detach(Ino(number)) } else { return None };
-    let at = inodes::MOUNT_FILES.position_from_end(inode).filter(|_| tree == 0)?;
-    MountFile::ALL.get(usize::try_from(at).ok()?).copied()
-}
-
-fn number_of(file: MountFile) -> u64 {
-    attach(0, inodes::MOUNT_FILES.from_end(file as u64)).unwrap_or(inodes::ATTACHED.at(0)).0
+    (tree == 0).then_some(inode)
 }
 
 /// Returns the error for an attempt to change an attached tree.
@@ -182,8 +162,8 @@ pub fn read_only_error() -> Error {
 /// Meaning of a number.
 enum AttachedPlace {
     Directory(Directory),
-    /// File about a read-only mount.
-    Mount(MountFile),
+    /// Control file of a read-only mount.
+    File(ControlFile),
     /// File in the directory of views of a tree, 0 for what the mount shows.
     Readme(u32),
     /// File `inode` of a tree.
@@ -213,7 +193,7 @@ impl AttachedTrees {
             start: SystemTime::now(),
             forget: OnceLock::new(),
             listings: Listings::default(),
-            files: MountFiles::new(facts),
+            texts: MountTexts::new(facts),
         }
     }
 
@@ -242,12 +222,12 @@ impl AttachedTrees {
 
     /// Returns the failures that `.icechunk/errors` of a read-only mount lists.
     pub fn errors(&self) -> &RecentErrors {
-        self.files.errors()
+        self.texts.errors()
     }
 
     /// Returns the facts about the mount.
     pub fn facts(&self) -> &MountFacts {
-        self.files.facts()
+        self.texts.facts()
     }
 
     /// Returns the name of the view that the mount shows.
@@ -259,7 +239,7 @@ impl AttachedTrees {
     /// Returns the control directory of a read-only mount if the root shows it: not if a node has
     /// its name.
     pub fn control(&self) -> Option<Found> {
-        let is_taken = (self.shown)().tree().table().child(0, report::DIRECTORY).is_some();
+        let is_taken = (self.shown)().tree().table().child(0, control_directory::NAME).is_some();
         (!is_taken).then(|| self.directory(Directory::Control))
     }
 
@@ -270,44 +250,47 @@ impl AttachedTrees {
                 Some(snapshot) => self.named(kind, name, snapshot).await.map(Some),
                 None => Ok(None),
             },
-            AttachedPlace::Directory(Directory::Views) if name == README => Ok(Some(self.readme(0))),
+            AttachedPlace::Directory(Directory::Views) if name == README_NAME => Ok(Some(self.readme(0))),
             AttachedPlace::Directory(Directory::Views) => {
                 let snapshot = (self.shown)().tree().snapshot().id();
                 self.view(TreeName::Own, snapshot, name).await
             }
-            AttachedPlace::Directory(Directory::Control) if Directory::named(Directory::Control, name).is_none() => {
-                match MountFile::named(name) {
-                    Some(file) => self.mount_file(file).await.map(Some),
-                    None => self.own_report(name).await,
+            AttachedPlace::Directory(Directory::Control) => {
+                let Some(entry) = control_directory::entry(MountKind::ReadOnly, name) else {
+                    return self.own_report(name).await;
+                };
+                match entry.file {
+                    Some(file) => self.control_file(file).await.map(Some),
+                    None => Ok(Some(self.directory_at(entry.number))),
                 }
             }
             AttachedPlace::Directory(directory) => {
                 Ok(Directory::named(directory, name).map(|found| self.directory(found)))
             }
-            AttachedPlace::TreeControl(tree) if name == directories::VIEWS_NAME => {
+            AttachedPlace::TreeControl(tree) if name == VIEWS_NAME => {
                 Ok(Some(self.special(tree, TREE_VIEWS, Kind::Directory, 0)))
             }
-            AttachedPlace::TreeViews(tree) if name == README => Ok(Some(self.readme(tree))),
+            AttachedPlace::TreeViews(tree) if name == README_NAME => Ok(Some(self.readme(tree))),
             AttachedPlace::TreeViews(tree) => {
                 let (key, _) = self.key(tree)?;
                 self.view(key.name, key.snapshot, name).await
             }
-            AttachedPlace::In(tree, ROOT) if name == report::DIRECTORY => {
+            AttachedPlace::In(tree, ROOT) if name == control_directory::NAME => {
                 let loaded = self.load(tree).await?;
                 let is_node = loaded.files.tree().table().child(0, name).is_some();
-                let control = self.special(tree, report::DIRECTORY_INODE, Kind::Directory, 0);
+                let control = self.special(tree, REPORT_DIRECTORY, Kind::Directory, 0);
                 if is_node { self.lookup_in(tree, ROOT, name).await } else { Ok(Some(control)) }
             }
             AttachedPlace::In(tree, inode) => self.lookup_in(tree, inode, name).await,
             // The report of the tree's view.
             AttachedPlace::TreeControl(tree) => {
                 let loaded = self.load(tree).await?;
-                match loaded.files.lookup(ROOT, report::DIRECTORY).await? {
+                match loaded.files.lookup(ROOT, control_directory::NAME).await? {
                     Some(control) => self.lookup_in(tree, control.inode, name).await,
                     None => Ok(None),
                 }
             }
-            AttachedPlace::Readme(_) | AttachedPlace::Mount(_) => Err(not_a_directory()),
+            AttachedPlace::Readme(_) | AttachedPlace::File(_) => Err(not_a_directory()),
         }
     }
 
@@ -316,8 +299,8 @@ impl AttachedTrees {
         match self.place(number)? {
             AttachedPlace::Directory(directory) => Ok(self.directory(directory)),
             AttachedPlace::Readme(tree) => Ok(self.readme(tree)),
-            AttachedPlace::Mount(file) => self.mount_file(file).await,
-            AttachedPlace::TreeControl(tree) => Ok(self.special(tree, report::DIRECTORY_INODE, Kind::Directory, 0)),
+            AttachedPlace::File(file) => self.control_file(file).await,
+            AttachedPlace::TreeControl(tree) => Ok(self.special(tree, REPORT_DIRECTORY, Kind::Directory, 0)),
             AttachedPlace::TreeViews(tree) => Ok(self.special(tree, TREE_VIEWS, Kind::Directory, 0)),
             // Without loading the tree: `ls -l` asks for the roots of thousands.
             AttachedPlace::In(tree, ROOT) => Ok(self.root_of(tree, self.key(tree)?.1)),
@@ -335,11 +318,11 @@ impl AttachedTrees {
     pub async fn list(&self, number: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
         let (tree, inode) = match self.place(number)? {
             AttachedPlace::In(tree, inode) => (tree, inode),
-            AttachedPlace::Readme(_) | AttachedPlace::Mount(_) => return Err(not_a_directory()),
+            AttachedPlace::Readme(_) | AttachedPlace::File(_) => return Err(not_a_directory()),
             AttachedPlace::Directory(directory) => return self.list_directory(directory, number, offset, sink).await,
             AttachedPlace::TreeControl(tree) => {
                 let views = self.special(tree, TREE_VIEWS, Kind::Directory, 0);
-                let mut entries = vec![(directories::VIEWS_NAME.to_owned(), views)];
+                let mut entries = vec![(VIEWS_NAME.to_owned(), views)];
                 let loaded = self.load(tree).await?;
                 self.add_reports(number, &*loaded.files, Some((tree, loaded.time)), &mut entries).await?;
                 self.emit(number, &entries, offset, sink);
@@ -386,8 +369,8 @@ impl AttachedTrees {
             AttachedPlace::Readme(_) => {
                 Ok(Data::Bytes(views::part(&Bytes::from_static(README_TEXT.as_bytes()), offset, size)))
             }
-            AttachedPlace::Mount(file) => {
-                let text = self.files.text(file, &self.shown_tree(), &self.refs).await?;
+            AttachedPlace::File(file) => {
+                let text = self.texts.text(file, &self.shown_tree(), &self.refs).await?;
                 Ok(Data::Bytes(views::part(&text, offset, size)))
             }
             _ => Err(Error::new(ErrorKind::IsADirectory, format!("{} is a directory", self.describe(number)))),
@@ -432,16 +415,16 @@ impl AttachedTrees {
 
     fn place(&self, number: u64) -> Result<AttachedPlace> {
         let (tree, Ino(inode)) = detach(Ino(number));
-        if let Some(file) = mount_file(number) {
-            return Ok(AttachedPlace::Mount(file));
+        if let Some(file) = ControlFile::at(number) {
+            return Ok(AttachedPlace::File(file));
         }
         Ok(match (tree, inode) {
-            (tree, README_INODE) => AttachedPlace::Readme(tree),
+            (tree, README) => AttachedPlace::Readme(tree),
             (0, inode) => {
                 let no_such = || Error::new(ErrorKind::NotFound, format!("no inode {number} below .icechunk"));
                 AttachedPlace::Directory(Directory::at(inode).ok_or_else(no_such)?)
             }
-            (tree, report::DIRECTORY_INODE) => AttachedPlace::TreeControl(tree),
+            (tree, REPORT_DIRECTORY) => AttachedPlace::TreeControl(tree),
             (tree, TREE_VIEWS) => AttachedPlace::TreeViews(tree),
             (tree, inode) => AttachedPlace::In(tree, inode),
         })
@@ -505,10 +488,10 @@ impl AttachedTrees {
     /// Returns the reports of view `files`, which is the attached tree `at`, or what the mount
     /// shows.
     async fn reports(&self, files: &dyn ViewTree, at: Option<(u32, SystemTime)>) -> Result<Vec<(String, Found)>> {
-        if files.tree().table().child(0, report::DIRECTORY).is_some() {
+        if files.tree().table().child(0, control_directory::NAME).is_some() {
             return Ok(Vec::new());
         }
-        let Some(control) = files.lookup(ROOT, report::DIRECTORY).await? else { return Ok(Vec::new()) };
+        let Some(control) = files.lookup(ROOT, control_directory::NAME).await? else { return Ok(Vec::new()) };
         let mut reports = Vec::new();
         let mut sink = |entry: icechunkfs_tree::tree::directory::Entry<'_>| {
             if entry.attributes.kind == Kind::File {
@@ -562,8 +545,12 @@ impl AttachedTrees {
                 return Ok(());
             }
             Directory::Control => {
-                let mut entries = self.children(directory);
-                entries.extend(MountFile::ALL.map(|file| (file.name().to_owned(), self.mount_file_now(file))));
+                let found = |entry: ControlEntry| match entry.file {
+                    Some(file) => self.control_file_now(file),
+                    None => self.directory_at(entry.number),
+                };
+                let own = control_directory::entries(MountKind::ReadOnly).into_iter();
+                let mut entries: Vec<_> = own.map(|entry| (entry.name.to_owned(), found(entry))).collect();
                 self.add_reports(number, &*(self.shown)(), None, &mut entries).await?;
                 entries
             }
@@ -597,7 +584,7 @@ impl AttachedTrees {
     /// Returns the entries of the directory of views of tree `name`, whose number is `tree`, 0 for
     /// what the mount shows.
     async fn list_views(&self, tree: u32, name: &TreeName, snapshot: ObjectId) -> Result<Vec<(String, Found)>> {
-        let mut entries = vec![(README.to_owned(), self.readme(tree))];
+        let mut entries = vec![(README_NAME.to_owned(), self.readme(tree))];
         for kind in ViewKind::ALL {
             let view = ViewOptions { kind, ..ViewOptions::default() };
             entries.push((kind.name().to_owned(), self.root(name.clone(), snapshot, Some(view)).await?));
@@ -620,25 +607,28 @@ impl AttachedTrees {
     }
 
     fn directory(&self, directory: Directory) -> Found {
-        let attributes = Attributes { inode: directory.number(), kind: Kind::Directory, size: 0 };
-        Found::fixed(attributes, self.start)
+        self.directory_at(directory.number())
+    }
+
+    fn directory_at(&self, number: u64) -> Found {
+        Found::fixed(Attributes { inode: number, kind: Kind::Directory, size: 0 }, self.start)
     }
 
     fn readme(&self, tree: u32) -> Found {
-        self.special(tree, README_INODE, Kind::File, README_TEXT.len() as u64)
+        self.special(tree, README, Kind::File, README_TEXT.len() as u64)
     }
 
-    /// Returns the attributes of a file about the mount.
-    async fn mount_file(&self, file: MountFile) -> Result<Found> {
-        let text = self.files.text(file, &self.shown_tree(), &self.refs).await?;
-        Ok(mount_file_of(file, text.len() as u64))
+    /// Returns the attributes of a control file.
+    async fn control_file(&self, file: ControlFile) -> Result<Found> {
+        let text = self.texts.text(file, &self.shown_tree(), &self.refs).await?;
+        Ok(control_file_of(file, text.len() as u64))
     }
 
-    /// Returns the attributes of a file about the mount for a listing. Its length is 0 before it
-    /// was looked at.
-    fn mount_file_now(&self, file: MountFile) -> Found {
-        let text = self.files.text_now(file, &self.shown_tree());
-        let found = mount_file_of(file, text.map_or(0, |text| text.len() as u64));
+    /// Returns the attributes of a control file for a listing. Its length is 0 before it was looked
+    /// at.
+    fn control_file_now(&self, file: ControlFile) -> Found {
+        let text = self.texts.text_now(file, &self.shown_tree());
+        let found = control_file_of(file, text.map_or(0, |text| text.len() as u64));
         Found { valid: Some(Duration::ZERO), ..found }
     }
 
@@ -648,11 +638,11 @@ impl AttachedTrees {
     }
 }
 
-fn mount_file_of(file: MountFile, size: u64) -> Found {
-    let attributes = Attributes { inode: number_of(file), kind: Kind::File, size };
+fn control_file_of(file: ControlFile, size: u64) -> Found {
+    let inode = file.number(MountKind::ReadOnly).unwrap_or(inodes::ATTACHED.at(0).0);
     // The list of failures changes with every failure.
-    let valid = if file == MountFile::Errors { Duration::ZERO } else { BRIEF };
-    Found { valid: Some(valid), ..Found::fixed(attributes, SystemTime::now()) }
+    let valid = if file == ControlFile::RecentErrors { Duration::ZERO } else { BRIEF };
+    Found { valid: Some(valid), ..Found::fixed(Attributes { inode, kind: Kind::File, size }, SystemTime::now()) }
 }
 
 /// Returns the attributes of a file of tree `tree`, whose files are `files`.
@@ -668,10 +658,10 @@ fn found(tree: u32, files: &dyn ViewTree, attributes: Attributes, time: SystemTi
 fn path_of(key: &TreeKey) -> String {
     let at = match &key.name {
         TreeName::Own => String::new(),
-        TreeName::At(kind, name) => format!("/{}/at/{}/{name}", report::DIRECTORY, kind.directory()),
+        TreeName::At(kind, name) => format!("/{}/at/{}/{name}", control_directory::NAME, kind.directory()),
     };
     match &key.view {
-        Some(view) => format!("{at}/{}/view/{view}", report::DIRECTORY),
+        Some(view) => format!("{at}/{}/view/{view}", control_directory::NAME),
         None => at,
     }
 }

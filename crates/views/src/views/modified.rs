@@ -13,6 +13,7 @@ use super::consolidated::{self, Consolidated};
 use super::omissions::{Omissions, SHOWS_AS_STORED};
 use super::report::{self, Finding, Report};
 use super::{Sink, ViewTree, no_such, not_a_directory, part};
+use crate::control_directory;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Result};
 use icechunkfs_repo::reader::Data;
@@ -52,8 +53,8 @@ impl ModifiedView {
     /// Returns true if `name` in the directory `parent` belongs to the report. A node of that name
     /// takes precedence.
     fn is_report(&self, parent: u64, name: &str) -> bool {
-        let is_free = || self.tree.table().child(0, report::DIRECTORY).is_none();
-        report::is_report(parent) || (parent == ROOT && name == report::DIRECTORY && is_free())
+        let is_free = || self.tree.table().child(0, control_directory::NAME).is_none();
+        report::is_report(parent) || (parent == ROOT && name == control_directory::NAME && is_free())
     }
 
     /// Returns the group with consolidated metadata whose document is `inode`.

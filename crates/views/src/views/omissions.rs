@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::report::DIRECTORY;
+use crate::control_directory::NAME;
 use icechunkfs_base::printable;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::NodeIndex;
@@ -81,6 +81,6 @@ impl Omissions {
         };
         let deed = self.deed;
         let [path, reason] = [path, reason].map(|part| printable::line(part));
-        Some(format!("the view {view} {deed} {count}{path}: {reason}; {DIRECTORY}/{view} in the mount has the list"))
+        Some(format!("the view {view} {deed} {count}{path}: {reason}; {NAME}/{view} in the mount has the list"))
     }
 }

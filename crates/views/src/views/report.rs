@@ -8,22 +8,15 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 
+use crate::control_directory::{NAME, REPORT, REPORT_DIRECTORY};
 use icechunkfs_base::printable;
-use icechunkfs_tree::inodes;
 use icechunkfs_tree::tree::directory::Entry;
 use icechunkfs_tree::tree::nodes::MAX_NAME;
 use icechunkfs_tree::tree::{Attributes, Kind, ROOT, Tree};
 
-/// Name of the directory at the root of a mount that has the report.
-pub const DIRECTORY: &str = ".icechunk";
-/// Inode number of the directory.
-pub const DIRECTORY_INODE: u64 = inodes::REPORT_DIRECTORY.0;
-/// Inode number of the report.
-const REPORT_INODE: u64 = inodes::REPORT.0;
-
 /// Returns true if `inode` belongs to a report.
 pub fn is_report(inode: u64) -> bool {
-    matches!(inode, DIRECTORY_INODE | REPORT_INODE)
+    matches!(inode, REPORT_DIRECTORY | REPORT)
 }
 
 /// Findings of a view, as a file in the directory `.icechunk`.
@@ -58,8 +51,8 @@ impl Report {
     /// Returns the entry `name` of `parent` if it belongs to the report.
     pub fn lookup(&self, parent: u64, name: &str) -> Option<Attributes> {
         match (parent, name) {
-            (ROOT, DIRECTORY) => self.attributes(DIRECTORY_INODE),
-            (DIRECTORY_INODE, name) if name == self.name => self.attributes(REPORT_INODE),
+            (ROOT, NAME) => self.attributes(REPORT_DIRECTORY),
+            (REPORT_DIRECTORY, name) if name == self.name => self.attributes(REPORT),
             _ => None,
         }
     }
@@ -67,8 +60,8 @@ impl Report {
     /// Returns the attributes of `inode` if it belongs to the report.
     pub fn attributes(&self, inode: u64) -> Option<Attributes> {
         match inode {
-            DIRECTORY_INODE => Some(Attributes { inode, kind: Kind::Directory, size: 0 }),
-            REPORT_INODE => Some(Attributes { inode, kind: Kind::File, size: self.text.len() as u64 }),
+            REPORT_DIRECTORY => Some(Attributes { inode, kind: Kind::Directory, size: 0 }),
+            REPORT => Some(Attributes { inode, kind: Kind::File, size: self.text.len() as u64 }),
             _ => None,
         }
     }
@@ -76,10 +69,10 @@ impl Report {
     /// Lists the directory of the report after `offset`. Returns false if `inode` is another
     /// directory.
     pub fn list(&self, inode: u64, offset: u64, sink: &mut super::Sink<'_>) -> bool {
-        if inode != DIRECTORY_INODE {
+        if inode != REPORT_DIRECTORY {
             return false;
         }
-        let entries = [(1, ".", DIRECTORY_INODE), (2, "..", ROOT), (3, self.name, REPORT_INODE)];
+        let entries = [(1, ".", REPORT_DIRECTORY), (2, "..", ROOT), (3, self.name, REPORT)];
         for (at, name, inode) in entries.into_iter().filter(|(at, ..)| *at > offset) {
             let directory = Attributes { inode, kind: Kind::Directory, size: 0 };
             let attributes = self.attributes(inode).unwrap_or(directory);
@@ -92,7 +85,7 @@ impl Report {
 
     /// Reads the report if `inode` is its own.
     pub fn read(&self, inode: u64, offset: u64, size: u32) -> Option<Bytes> {
-        (inode == REPORT_INODE).then(|| super::part(&self.text, offset, size))
+        (inode == REPORT).then(|| super::part(&self.text, offset, size))
     }
 }
 

@@ -9,47 +9,40 @@
 //! duplicating a descriptor. So a command runs within the write or the setting of times that
 //! requests it, once per handle, and flushes do nothing.
 
-pub mod files;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
-use self::files::ControlFile;
 use crate::operations::request::Answer;
 use crate::operations::{CommitOptions, Session};
 use crate::overlay::Ino;
 use crate::overlay::attributes::Attributes;
 use crate::overlay::listing::Listed;
-use crate::scratch::record::{Meta, Name, Time};
+use crate::scratch::record::{Meta, Time};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Metered;
 use icechunkfs_base::recent_errors::RecentErrors;
-use icechunkfs_tree::inodes;
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_tree::mount_facts::MountFacts;
 use icechunkfs_tree::tree::ROOT;
-use icechunkfs_views::attached;
-use icechunkfs_views::views::report;
+use icechunkfs_views::control_directory::files::ControlFile;
+use icechunkfs_views::control_directory::state::{self, MountState, json};
+use icechunkfs_views::control_directory::{self, DIRECTORY, MountKind, NAME};
 
-/// Name of the directory, in the root. No other file has this name.
-pub const CONTROL_DIRECTORY: &[u8] = b".icechunk";
 /// Note that reading `commit` returns in addition if the program wrote more than once.
 const TRUNCATED_NOTE: &str = "\
 note: the message is the program's first write; for several lines use `icechunkfs commit -m`, or write them at once\n";
 /// Time after a command that was written in which setting a given time is part of it: `cp -p` and
 /// the like set times last.
 const PART_OF_COPY: Duration = Duration::from_secs(2);
-/// Inode number of the directory; its files follow.
-pub const DIRECTORY: u64 = inodes::CONTROL.at(0).0;
 /// Offset of the directory in a listing of the root: the listing of the tree follows it from the
 /// beginning.
 const SHOWN_OFFSET: u64 = 1 << 60;
-
-/// Directories of attached trees, which are beside the control files.
-const ATTACHED: [(&str, u64); 2] = [("at", attached::AT), ("view", attached::VIEWS)];
 
 /// The control directory of one mount.
 #[derive(Debug)]
@@ -76,30 +69,10 @@ struct Handle {
     failure: Option<Error>,
 }
 
-/// Returns true if `number` is the control directory or a control file.
-pub fn is_control(number: u64) -> bool {
-    inodes::CONTROL.contains(Ino(number))
-}
-
-/// Returns the part of the control directory that `number` is, by its name; the directory itself
-/// has its own name. None for other numbers.
-pub fn part_of(number: u64) -> Option<&'static str> {
-    let name = ControlFile::at(number).map_or(report::DIRECTORY, ControlFile::name);
-    is_control(number).then_some(name)
-}
-
 /// Returns the path of a control file, for messages.
 pub fn describe(number: u64) -> String {
     let name = ControlFile::at(number).map_or("", ControlFile::name);
-    format!("/{}/{name}", String::from_utf8_lossy(CONTROL_DIRECTORY)).trim_end_matches('/').to_owned()
-}
-
-/// Returns the number of the entry `name` of the directory: of a file, or of a directory of
-/// attached trees.
-pub fn lookup(name: &Name) -> Option<u64> {
-    let name = name.text()?;
-    let attached = ATTACHED.iter().find(|(other, _)| *other == name).map(|(_, number)| *number);
-    attached.or_else(|| ControlFile::named(name).map(ControlFile::number))
+    format!("/{NAME}/{name}").trim_end_matches('/').to_owned()
 }
 
 /// Returns the error for an attempt to change the directory itself.
@@ -138,16 +111,11 @@ impl Control {
         self.session.forget(numbers).await;
     }
 
-    /// Returns the most recent failures.
-    pub fn errors(&self) -> &RecentErrors {
-        &self.errors
-    }
-
     /// Lists the directory to `sink`.
     pub fn list(&self, offset: u64, sink: &mut impl FnMut(Listed<'_>) -> bool) {
         let dots = [(".", DIRECTORY), ("..", ROOT)].into_iter();
-        let files = ControlFile::listed().map(|file| (file.name(), file.number()));
-        let listed = dots.chain(files).chain(ATTACHED).zip(1..);
+        let entries = control_directory::entries(MountKind::Writable);
+        let listed = dots.chain(entries.iter().map(|entry| (entry.name, entry.number))).zip(1..);
         for ((name, number), at) in listed.filter(|(_, at)| *at > offset) {
             let attributes = attributes(if ControlFile::at(number).is_none() { DIRECTORY } else { number });
             let attributes = Attributes { number: Ino(number), ..attributes };
@@ -164,7 +132,7 @@ impl Control {
         }
         // The entry comes before the dots; after its offset, the tree's listing begins.
         let attributes = attributes(DIRECTORY);
-        sink(Listed::new(CONTROL_DIRECTORY, attributes, SHOWN_OFFSET))
+        sink(Listed::new(NAME.as_bytes(), attributes, SHOWN_OFFSET))
     }
 
     /// Returns the offset at which a listing of the root continues in the tree.
@@ -175,17 +143,26 @@ impl Control {
     /// Opens file `number` and renders its content.
     pub async fn open(&self, number: u64) -> Result<u64> {
         let file = ControlFile::at(number).ok_or_else(read_only_error)?;
-        let content = match file {
-            ControlFile::Commit => Metered::own(self.outcome.lock().clone()),
-            ControlFile::RecentErrors => Metered::own(self.errors.render()),
-            other => other.render(&self.session).await?,
-        };
+        let content = self.render(file).await?;
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.handles.lock().insert(
             number,
             Handle { file, content: content.map(String::into_bytes), command_given: false, failure: None },
         );
         Ok(number)
+    }
+
+    /// Renders the current content of a file.
+    async fn render(&self, file: ControlFile) -> Result<Metered<String>> {
+        let session = &self.session;
+        Ok(Metered::own(match file {
+            ControlFile::Commit => self.outcome.lock().clone(),
+            ControlFile::StatusJson => json(&session.status().await?)?,
+            ControlFile::Diff => session.diff().await?.to_text(),
+            ControlFile::Conflicts => session.conflicts_text(),
+            ControlFile::Progress => json(&session.progress())?,
+            _ => return state::render(file, self).await,
+        }))
     }
 
     /// Returns bytes of the content of `handle`.
@@ -299,5 +276,32 @@ impl Control {
     /// Closes `handle`.
     pub fn release(&self, handle: u64) {
         self.handles.lock().remove(&handle);
+    }
+}
+
+#[async_trait]
+impl MountState for Control {
+    fn facts(&self) -> &MountFacts {
+        self.session.facts()
+    }
+
+    fn snapshot(&self) -> ObjectId {
+        self.session.working().upper().base().id()
+    }
+
+    fn errors(&self) -> &RecentErrors {
+        &self.errors
+    }
+
+    async fn status(&self) -> Result<String> {
+        Ok(self.session.status().await?.to_text())
+    }
+
+    async fn log(&self) -> Result<Metered<String>> {
+        self.session.log().await
+    }
+
+    async fn stats(&self) -> Result<String> {
+        self.session.stats().await
     }
 }

@@ -49,7 +49,7 @@ use icechunkfs_repo::commit::progress::{CommitProgress, CommitState};
 use icechunkfs_repo::reader::Reader;
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_store::storage::Storage;
-use icechunkfs_tree::mount_facts::{MountFacts, MountInfo, log_text};
+use icechunkfs_tree::mount_facts::{MountFacts, log_text};
 
 /// Working tree of a mount, with the repository that it is committed to.
 pub struct Session {
@@ -182,16 +182,6 @@ impl Session {
     pub async fn log(&self) -> Result<Metered<String>> {
         let repository = self.repository().await?;
         log_text(&repository, self.working.upper().base().id(), usize::MAX).await
-    }
-
-    /// Returns the facts about this mount.
-    pub fn info(&self) -> MountInfo {
-        self.facts.info(self.working.upper().base().id())
-    }
-
-    /// Returns the branch, and the snapshot that is the base.
-    pub fn head(&self) -> String {
-        self.facts.head(self.working.upper().base().id())
     }
 
     /// Returns the progress of a running commit.

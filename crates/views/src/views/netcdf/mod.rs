@@ -63,6 +63,7 @@ use super::omissions::{LEAVES_OUT, Omissions};
 use super::options::NetcdfOptions;
 use super::report::{self, Finding, Report};
 use super::{Sink, ViewTree, no_such, not_a_directory};
+use crate::control_directory;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::{self, Reservation};
 use icechunkfs_format::zarr::document as zarr_document;
@@ -350,7 +351,7 @@ impl ViewTree for NetcdfView {
     }
 
     async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
-        if report::is_report(parent) || (parent == ROOT && name == report::DIRECTORY) {
+        if report::is_report(parent) || (parent == ROOT && name == control_directory::NAME) {
             return Ok(self.report().await?.lookup(parent, name));
         }
         let node = self.directory_node(parent).ok_or_else(|| not_a_directory(parent))?;

@@ -15,7 +15,7 @@ use tracing::warn;
 
 use super::document::{self, ArrayDocuments, GROUP, GroupDocuments, encoding, separator};
 use super::files::{DocumentFile, DocumentKind};
-use crate::views::report::DIRECTORY;
+use crate::control_directory::NAME;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
@@ -159,7 +159,7 @@ impl Catalog {
         if name == ZARR_JSON || DocumentKind::from_name(name).is_some() {
             return Some(format!("`{name}` is the name of a document"));
         }
-        if parent == 0 && name == DIRECTORY {
+        if parent == 0 && name == NAME {
             return Some("the directory of the report has this name".to_owned());
         }
         if table.array(parent).is_some_and(|array| is_chunk_name(array, name)) {
@@ -188,7 +188,7 @@ impl Catalog {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             let path = self.tree.table().path(node);
             warn!(
-                "the view zarr2 leaves out {path:?}: {reason}; {DIRECTORY}/zarr2 in the mount lists all that it leaves out"
+                "the view zarr2 leaves out {path:?}: {reason}; {NAME}/zarr2 in the mount lists all that it leaves out"
             );
         }
     }

@@ -33,6 +33,7 @@ use self::listing::{directory, shown_size};
 use super::omissions::{LEAVES_OUT, Omissions};
 use super::report::{self, Report};
 use super::{Sink, ViewTree, no_such, not_a_directory, part};
+use crate::control_directory;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_format::zarr::chunk_key::{Separator, parse_number};
 use icechunkfs_format::zarr::{Coords, is_prefix_in_grid};
@@ -74,7 +75,7 @@ impl Zarr2View {
     }
 
     async fn lookup_in(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
-        if report::is_report(parent) || (parent == ROOT && name == report::DIRECTORY) {
+        if report::is_report(parent) || (parent == ROOT && name == control_directory::NAME) {
             return Ok(self.report().await?.lookup(parent, name));
         }
         match self.place(parent)? {
