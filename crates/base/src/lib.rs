@@ -1,5 +1,5 @@
 //! The foundation of all crates of icechunkfs: errors and their errno, untrusted text made safe,
-//! times and sizes, the budget of memory, and checks of local files.
+//! times and sizes, the budget of memory, access patterns, and checks of local files.
 //!
 //! It knows nothing of Icechunk, of stores or of FUSE. Begin with [`error`]: one kind of error for
 //! all, and one place that maps kinds to errno.
@@ -13,6 +13,7 @@
 //!    ([`mod@beneath`]).
 //! 3. Text of others reaches a terminal, a log or a shell escaped ([`printable`], [`shell`]).
 
+pub mod access_pattern;
 pub mod beneath;
 pub mod blocking;
 pub mod endpoint;

@@ -25,6 +25,7 @@ use super::pieces::{join, only, piece_at, pieces_of};
 use super::prefetch::{length_of, runs};
 use super::shard_layout::{HEAD, Layout, LayoutKey, SMALL_PIECE, index_piece};
 use super::{Data, Reader, cut, not_in_chunk, range_in, slice};
+use icechunkfs_base::access_pattern::Sequence;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::Result;
 use icechunkfs_format::zarr::shard::{Index, IndexLocation, ShardLayout};
@@ -68,16 +69,7 @@ enum ReadMode {
 #[derive(Debug, Default)]
 struct Streams {
     mode: ReadMode,
-    streams: VecDeque<Stream>,
-}
-
-/// Bytes that were read in sequence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Stream {
-    begin: u64,
-    end: u64,
-    /// End of the prefetched bytes.
-    front: u64,
+    streams: VecDeque<Sequence>,
 }
 
 impl Default for AccessPattern {
@@ -88,21 +80,17 @@ impl Default for AccessPattern {
 
 impl Streams {
     /// Records a read of `range`. Returns the stream that it continues, if the stream gets further.
-    fn record(&mut self, range: &Range<u64>) -> Option<&mut Stream> {
+    fn record(&mut self, range: &Range<u64>) -> Option<&mut Sequence> {
         let whole = self.mode == ReadMode::Whole;
-        let near = |stream: &Stream| {
-            let run = (stream.end - stream.begin).max(range.end - range.start);
+        let near = |stream: &Sequence| {
+            let run = stream.length().max(range.end - range.start);
             // For a full scan, the kernel reads ahead, up to twice as far.
             let leap = if whole { 2 * MAX_GAP } else { run.min(MAX_GAP) };
-            range.start <= stream.end.saturating_add(leap) && range.end.saturating_add(leap) >= stream.begin
+            stream.is_near(range, leap)
         };
-        let mut stream = match self.streams.iter().position(near).and_then(|at| self.streams.remove(at)) {
-            Some(stream) => stream,
-            None => Stream { begin: range.start, end: range.start, front: range.start },
-        };
-        let further = range.end > stream.end;
-        stream.begin = stream.begin.min(range.start);
-        stream.end = stream.end.max(range.end);
+        let known = self.streams.iter().position(near).and_then(|at| self.streams.remove(at));
+        let mut stream = known.unwrap_or_else(|| Sequence::new(range.start));
+        let further = stream.extend(range);
         self.streams.push_front(stream);
         self.streams.truncate(STREAMS);
         self.streams.front_mut().filter(|_| further)
@@ -110,30 +98,7 @@ impl Streams {
 
     /// Returns true if half of `length` bytes or more were read in sequence.
     fn has_most_of(&self, length: u64) -> bool {
-        self.mode == ReadMode::Whole || self.streams.iter().any(|stream| stream.end - stream.begin >= length / 2)
-    }
-}
-
-impl Stream {
-    /// Returns the range to fetch now: empty until two pieces in a row, and [`TRUSTED_AGE`] bytes,
-    /// were read; then as much again as was read.
-    fn prefetch_range(&mut self, layout: &Layout, most: u64) -> Range<u64> {
-        let run = self.end - self.begin;
-        let at = layout.at(self.end.saturating_sub(1));
-        let before = layout.piece(at.saturating_sub(1)).start;
-        let window = run.min(MAX_AHEAD).min(most);
-        let target = self.end.saturating_add(window);
-        let from = self.front.max(layout.piece(at).end);
-        // Small steps would each be a request.
-        if run < TRUSTED_AGE
-            || self.begin > before
-            || self.front > self.end.saturating_add(window / 2)
-            || from >= target
-        {
-            return from..from;
-        }
-        self.front = target;
-        from..target
+        self.mode == ReadMode::Whole || self.streams.iter().any(|stream| stream.length() >= length / 2)
     }
 }
 
@@ -344,9 +309,9 @@ impl Reader {
         let wanted = {
             let mut shards = self.access_pattern.shards.lock();
             let streams = shards.get_or_insert_mut(shard.clone(), Streams::default);
-            streams.record(range).map(|stream| stream.prefetch_range(layout, most))
+            streams.record(range).and_then(|stream| prefetch_range(stream, layout, most))
         };
-        let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty() && wanted.start < shard.length) else { return };
+        let Some(wanted) = wanted.filter(|wanted| wanted.start < shard.length) else { return };
         let mut batch: Vec<(usize, ChunkRange)> = Vec::new();
         let mut bytes = 0;
         for number in layout.touched(&(wanted.start..wanted.end.min(shard.length))) {
@@ -368,7 +333,7 @@ impl Reader {
         let Some(left) = self.prefetch(batch) else { return false };
         let begin = layout.piece(left).start;
         if let Some(streams) = self.access_pattern.shards.lock().get_mut(shard) {
-            streams.streams.iter_mut().for_each(|stream| stream.front = stream.front.min(begin));
+            streams.streams.iter_mut().for_each(|stream| stream.prefetched_until(begin));
         }
         true
     }
@@ -385,6 +350,18 @@ impl Reader {
             None => shard.clone(),
         }
     }
+}
+
+/// Returns the range to prefetch for `stream`: none until two pieces in a row, and [`TRUSTED_AGE`]
+/// bytes, were read; then as much again as was read.
+fn prefetch_range(stream: &mut Sequence, layout: &Layout, most: u64) -> Option<Range<u64>> {
+    let read = stream.range();
+    let at = layout.at(read.end.saturating_sub(1));
+    let before = layout.piece(at.saturating_sub(1)).start;
+    if stream.length() < TRUSTED_AGE || read.start > before {
+        return None;
+    }
+    stream.prefetch(layout.piece(at).end, stream.length().min(MAX_AHEAD).min(most))
 }
 
 /// Returns true if a shard is fetched whole, like other chunks: it is small, or has no room for its

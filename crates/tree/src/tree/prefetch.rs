@@ -17,6 +17,7 @@ use std::collections::{HashMap, VecDeque};
 use parking_lot::Mutex;
 
 use super::nodes::NodeIndex;
+use icechunkfs_base::access_pattern::{Stride, is_low};
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_repo::reader::ChunkRange;
 
@@ -58,10 +59,7 @@ pub(super) struct PrefetchPlan {
 
 #[derive(Debug)]
 struct Stream {
-    last: Coords,
-    step: Option<Step>,
-    /// Chunks that came as predicted.
-    hits: u32,
+    stride: Stride<Coords, Step>,
     window: usize,
     /// Last prefetched chunk, and its distance from the last chunk read, in chunks.
     front: Coords,
@@ -122,33 +120,23 @@ impl Step {
 impl Stream {
     fn begin(at: &[u32]) -> Self {
         let at = Coords::from_slice(at);
-        Stream { last: at.clone(), step: None, hits: 0, window: 0, front: at, ahead: 0 }
+        Stream { stride: Stride::new(at.clone()), window: 0, front: at, ahead: 0 }
     }
 
     /// Returns the number of steps to `at`, if it is among the next chunks.
-    fn steps_to(&self, at: &[u32], grid: &[u32]) -> Option<usize> {
-        let step = self.step?;
-        let mut next = self.last.clone();
-        let farthest = if self.hits == 0 { 1 } else { MAX_SKIPPED };
-        for steps in 1..=farthest {
-            next = step.after(&next, grid)?;
-            if next.as_slice() == at {
-                return Some(steps);
-            }
-        }
-        None
+    fn steps_to(&self, at: &Coords, grid: &[u32]) -> Option<usize> {
+        self.stride.steps_to(at, MAX_SKIPPED, |from, step| step.after(from, grid))
     }
 
     /// Moves the stream to `at`, `steps` further. `recent` is true if the stream is one of the most
     /// recently used.
-    fn advance(&mut self, at: &[u32], steps: usize, most: usize, recent: bool) {
-        self.last = Coords::from_slice(at);
-        self.hits += 1;
+    fn advance(&mut self, at: Coords, steps: usize, most: usize, recent: bool) {
         if steps > self.ahead {
-            self.front = self.last.clone();
+            self.front = at.clone();
         }
+        self.stride.follow(at);
         self.ahead = self.ahead.saturating_sub(steps);
-        let window = if self.hits == 1 && !recent { 0 } else { (self.window * 2).max(FIRST_WINDOW) };
+        let window = if self.stride.hits() == 1 && !recent { 0 } else { (self.window * 2).max(FIRST_WINDOW) };
         self.window = window.min(most);
     }
 
@@ -156,9 +144,9 @@ impl Stream {
     /// needed or half the window is used up: neighbors that are fetched together may be one
     /// request.
     fn refill(&mut self, grid: &[u32], batch: usize) -> PrefetchPlan {
-        let Some(step) = self.step else { return PrefetchPlan::default() };
+        let Some(step) = self.stride.step() else { return PrefetchPlan::default() };
         let mut wanted = PrefetchPlan { chunks: Vec::new(), before: self.front.clone() };
-        if self.ahead > self.window / 2 && self.ahead + batch > self.window {
+        if !is_low(self.ahead as u64, self.window as u64, batch as u64) {
             return wanted;
         }
         while self.ahead < self.window {
@@ -202,10 +190,11 @@ impl Prefetcher {
         let mut arrays = self.arrays.lock();
         let streams = arrays.entry(node).or_default();
         // Most requests are for the same chunk as the last one.
-        if streams.iter().any(|stream| stream.last.as_slice() == at) {
+        if streams.iter().any(|stream| stream.stride.last().as_slice() == at) {
             return PrefetchPlan::default();
         }
-        let predicted = streams.iter().enumerate().find_map(|(n, stream)| Some((n, stream.steps_to(at, grid)?)));
+        let at = Coords::from_slice(at);
+        let predicted = streams.iter().enumerate().find_map(|(n, stream)| Some((n, stream.steps_to(&at, grid)?)));
         if let Some((n, steps)) = predicted
             && let Some(mut stream) = streams.remove(n)
         {
@@ -215,15 +204,17 @@ impl Prefetcher {
             return wanted;
         }
         // The nearest stream that is not trusted yet may be the one that this chunk continues.
-        let steps = streams.iter().enumerate().filter(|(_, stream)| stream.hits == 0);
-        let steps = steps.filter_map(|(n, stream)| Some((n, Step::between(&stream.last, at)?)));
+        let steps = streams.iter().enumerate().filter(|(_, stream)| stream.stride.hits() == 0);
+        let steps = steps.filter_map(|(n, stream)| Some((n, Step::between(stream.stride.last(), &at)?)));
         let nearest = steps.min_by_key(|(_, step)| step.stride.abs());
         let mut stream = match nearest {
-            Some((n, _)) => streams.remove(n).unwrap_or_else(|| Stream::begin(at)),
-            None => Stream::begin(at),
+            Some((n, _)) => streams.remove(n).unwrap_or_else(|| Stream::begin(&at)),
+            None => Stream::begin(&at),
         };
-        stream.step = nearest.map(|(_, step)| step);
-        (stream.last, stream.front) = (Coords::from_slice(at), Coords::from_slice(at));
+        if let Some((_, step)) = nearest {
+            stream.stride.turn(at.clone(), step);
+        }
+        stream.front = at;
         let is_neighbor = nearest.is_some_and(|(n, step)| n == 0 && step.stride.abs() == 1);
         (stream.ahead, stream.window) = (0, if is_neighbor { likely.min(most) } else { 0 });
         let wanted = stream.refill(grid, batch);

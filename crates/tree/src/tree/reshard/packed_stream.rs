@@ -10,6 +10,8 @@ use std::ops::Range;
 use lru::LruCache;
 use parking_lot::Mutex;
 
+use icechunkfs_base::access_pattern::Sequence;
+
 /// Readers that are remembered.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 /// Most bytes that are prefetched for one reader.
@@ -22,16 +24,7 @@ const MAX_GAP: u64 = 4 << 20;
 
 /// Readers of shards, by inode.
 #[derive(Debug)]
-pub(in crate::tree) struct PackedStreams(Mutex<LruCache<u64, Stream>>);
-
-/// Bytes that were read in sequence.
-#[derive(Debug)]
-struct Stream {
-    begin: u64,
-    end: u64,
-    /// End of the prefetched bytes.
-    front: u64,
-}
+pub(in crate::tree) struct PackedStreams(Mutex<LruCache<u64, Sequence>>);
 
 impl Default for PackedStreams {
     fn default() -> Self {
@@ -45,31 +38,26 @@ impl PackedStreams {
     pub(super) fn record(&self, inode: u64, range: &Range<u64>, most: u64) -> Option<Range<u64>> {
         let mut streams = self.0.lock();
         let stream = streams.get_mut(&inode);
-        let Some(stream) = stream.filter(|stream| {
-            range.start <= stream.end.saturating_add(MAX_GAP) && range.end.saturating_add(MAX_GAP) >= stream.begin
-        }) else {
-            streams.put(inode, Stream { begin: range.start, end: range.end, front: range.end });
+        let Some(stream) = stream.filter(|stream| stream.is_near(range, MAX_GAP)) else {
+            let mut stream = Sequence::new(range.start);
+            stream.extend(range);
+            streams.put(inode, stream);
             return None;
         };
-        if range.end <= stream.end || range.start > stream.end.saturating_add(MAX_GAP.min(stream.end - stream.begin)) {
+        let end = stream.range().end;
+        if range.end <= end || range.start > end.saturating_add(MAX_GAP.min(stream.length())) {
             return None;
         }
-        stream.end = range.end;
-        let window = (2 * (stream.end - stream.begin)).clamp(MIN_AHEAD, MAX_AHEAD).min(most);
-        let target = stream.end.saturating_add(window);
-        let from = stream.front.max(stream.end);
-        // Small steps would each be a request.
-        if from >= target || from > stream.end.saturating_add(window / 2) {
-            return None;
-        }
-        stream.front = target;
-        Some(from..target)
+        // Bytes before it do not make it longer.
+        stream.extend(&(end..range.end));
+        let window = (2 * stream.length()).clamp(MIN_AHEAD, MAX_AHEAD).min(most);
+        stream.prefetch(range.end, window)
     }
 
     /// Sets the end of what was prefetched of shard `inode`, where it is less than was to be.
     pub(super) fn fetched(&self, inode: u64, end: u64) {
         if let Some(stream) = self.0.lock().get_mut(&inode) {
-            stream.front = stream.front.min(end.max(stream.end));
+            stream.prefetched_until(end);
         }
     }
 }

@@ -12,6 +12,7 @@ use lru::LruCache;
 
 use super::file_chunks::{self, FilePlace};
 use super::variable::Variable;
+use icechunkfs_base::access_pattern::Stride;
 use icechunkfs_format::zarr::shard::coords_in;
 
 /// Bytes of a page of the kernel: reads begin up to a page before what the program wants.
@@ -27,10 +28,8 @@ const KEPT_BEHIND: u64 = 2 << 20;
 /// Units that a program read last.
 #[derive(Debug, Default)]
 pub(super) struct Access {
-    /// Position of the last unit; none before the first.
-    last: Option<u64>,
-    /// Positions from the one before to the last.
-    step: i64,
+    /// Positions of the units; none before the first.
+    stride: Option<Stride<u64, i64>>,
     /// First byte of the last unit that was read, by the first read of it.
     first: u64,
     /// End of the bytes of the last unit that were read, and their number.
@@ -95,9 +94,8 @@ impl Access {
     /// as was read of it so far, and what was read of the unit before.
     pub(super) fn record(&mut self, order: &Order<'_>, place: &FilePlace, length: u64) -> Recorded {
         let end = place.from.saturating_add(length);
-        let last = self.last.replace(place.position);
-        let step = last.map_or(0, |last| place.position.wrapping_sub(last).cast_signed());
-        if last.is_some() && step == 0 {
+        let last = self.stride.as_ref().map(|stride| *stride.last());
+        if last == Some(place.position) {
             self.end = self.end.max(end);
             self.bytes = self.bytes.saturating_add(length);
             let ahead = end.saturating_add(end.saturating_sub(self.first.min(place.from)));
@@ -115,11 +113,12 @@ impl Access {
         let bytes = std::mem::replace(&mut self.bytes, length);
         self.first = place.from;
         let is_guess = last.is_none();
-        let before = std::mem::replace(&mut self.step, step);
+        let step = last.map_or(0, |last| place.position.wrapping_sub(last).cast_signed());
+        let is_repeated = self.advance(place.position, step);
         let is_along_one = || order.strides().iter().any(|(_, stride)| *stride == step);
         self.predicted = if is_guess {
             order.first_guess(place).map(|step| Predicted { step, until: end, is_guess, is_dense: false })
-        } else if step == before || is_along_one() {
+        } else if is_repeated || is_along_one() {
             Some(Predicted { step, until: until.max(end), is_guess, is_dense: bytes >= order.unit })
         } else {
             None
@@ -128,6 +127,22 @@ impl Access {
         let ahead = self.cut(order, place.position, ahead, end);
         let is_jump = is_guess || step != 1 || place.from != 0 || until < order.unit;
         Recorded { next: self.predicted, ahead, left: last.and_then(|last| self.leave(order, last, place)), is_jump }
+    }
+
+    /// Records a read of another unit than the last, `step` positions away from it. Returns true if
+    /// the step is that of the unit before.
+    fn advance(&mut self, position: u64, step: i64) -> bool {
+        let Some(stride) = &mut self.stride else {
+            self.stride = Some(Stride::new(position));
+            return false;
+        };
+        let is_repeated = stride.steps_to(&position, 1, |from, step| Some(from.wrapping_add_signed(step))).is_some();
+        if is_repeated {
+            stride.follow(position);
+        } else {
+            stride.turn(position, step);
+        }
+        is_repeated
     }
 
     /// Returns `ahead`, cut to what the program may read of the unit at `position`, but at least
