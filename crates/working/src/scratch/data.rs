@@ -2,7 +2,7 @@
 //!
 //! A commit may link a data file into the repository instead of copying it. The file then has two
 //! names, belongs to history and must not change: writers check [`Files::is_unshared`] first and
-//! copy the file to a new number if it returns false.
+//! copy the file to a new id if it returns false.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -74,47 +74,46 @@ impl Files {
     }
 
     /// Creates an empty data file.
-    pub fn create(&self, number: DataFileId) -> Result<File> {
+    pub fn create(&self, id: DataFileId) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        self.open_with(number, flags)
+        self.open_with(id, flags)
     }
 
     /// Opens a data file for reading and writing.
-    pub fn open(&self, number: DataFileId) -> Result<File> {
-        self.open_with(number, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW)
+    pub fn open(&self, id: DataFileId) -> Result<File> {
+        self.open_with(id, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW)
     }
 
     /// Opens a data file for reading alone.
-    pub fn open_to_read(&self, number: DataFileId) -> Result<File> {
-        self.open_with(number, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW)
+    pub fn open_to_read(&self, id: DataFileId) -> Result<File> {
+        self.open_with(id, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW)
     }
 
-    fn open_with(&self, number: DataFileId, flags: OFlags) -> Result<File> {
-        rustix::fs::openat(&*self.directory, number.file_name(), flags, Mode::from_raw_mode(MODE))
+    fn open_with(&self, id: DataFileId, flags: OFlags) -> Result<File> {
+        rustix::fs::openat(&*self.directory, id.file_name(), flags, Mode::from_raw_mode(MODE))
             .map(File::from)
-            .map_err(|errno| missing(number, errno))
+            .map_err(|errno| missing(id, errno))
     }
 
     /// Returns the `stat` of a data file; `None` if it has been removed.
-    pub fn find(&self, number: DataFileId) -> Result<Option<Stat>> {
-        let stat =
-            rustix::fs::statat(&*self.directory, number.file_name(), AtFlags::SYMLINK_NOFOLLOW).map(|stat| Stat {
-                size: stat.st_size.unsigned_abs(),
-                blocks: stat.st_blocks.unsigned_abs(),
-                mtime: Time(stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0)),
-                ctime: Time(stat.st_ctime, u32::try_from(stat.st_ctime_nsec).unwrap_or(0)),
-                links: u64::from(stat.st_nlink as u32),
-            });
+    pub fn find(&self, id: DataFileId) -> Result<Option<Stat>> {
+        let stat = rustix::fs::statat(&*self.directory, id.file_name(), AtFlags::SYMLINK_NOFOLLOW).map(|stat| Stat {
+            size: stat.st_size.unsigned_abs(),
+            blocks: stat.st_blocks.unsigned_abs(),
+            mtime: Time(stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+            ctime: Time(stat.st_ctime, u32::try_from(stat.st_ctime_nsec).unwrap_or(0)),
+            links: u64::from(stat.st_nlink as u32),
+        });
         match stat {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(missing(number, errno)),
+            Err(errno) => Err(missing(id, errno)),
         }
     }
 
     /// Returns the `stat` of a data file, and fails with [`LOST`] if it has been removed.
-    pub fn stat(&self, number: DataFileId) -> Result<Stat> {
-        self.find(number)?.ok_or_else(|| missing(number, Errno::NOENT))
+    pub fn stat(&self, id: DataFileId) -> Result<Stat> {
+        self.find(id)?.ok_or_else(|| missing(id, Errno::NOENT))
     }
 
     /// Returns true if a file may be written to: it has one name.
@@ -144,35 +143,35 @@ impl Files {
         if set(libc::F_SETLEASE, libc::c_int::from(libc::F_UNLCK)) { WriterState::AtRest } else { WriterState::Unknown }
     }
 
-    /// Copies the first `length` bytes of `file` to a new data file `number`.
-    pub fn copy(&self, file: &File, number: DataFileId, length: u64) -> Result<File> {
-        let failed = |e| Error::io(format!("copying to scratch file {}", number.0), e);
-        let copy = self.create(number)?;
+    /// Copies the first `length` bytes of `file` to a new data file `id`.
+    pub fn copy(&self, file: &File, id: DataFileId, length: u64) -> Result<File> {
+        let failed = |e| Error::io(format!("copying to scratch file {}", id.0), e);
+        let copy = self.create(id)?;
         let size = file.metadata().map_err(failed)?.len();
         copy_range(file, 0, &copy, 0, length.min(size)).map_err(failed)?;
         Ok(copy)
     }
 
     /// Sets a data file's times.
-    pub fn set_times(&self, number: DataFileId, atime: Time, mtime: Time) -> Result<()> {
+    pub fn set_times(&self, id: DataFileId, atime: Time, mtime: Time) -> Result<()> {
         let spec = |Time(tv_sec, nanos)| rustix::fs::Timespec { tv_sec, tv_nsec: i64::from(nanos) };
         let times = rustix::fs::Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
-        rustix::fs::utimensat(&*self.directory, number.file_name(), &times, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|errno| missing(number, errno))
+        rustix::fs::utimensat(&*self.directory, id.file_name(), &times, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| missing(id, errno))
     }
 
     /// Removes a data file if it exists.
-    pub fn remove(&self, number: DataFileId) {
+    pub fn remove(&self, id: DataFileId) {
         // A file that cannot be removed now is found when the directory is next opened.
-        let _ = rustix::fs::unlinkat(&*self.directory, number.file_name(), AtFlags::empty());
+        let _ = rustix::fs::unlinkat(&*self.directory, id.file_name(), AtFlags::empty());
     }
 
     /// Removes data files in the background: after a very large commit, the removal takes a good
     /// part of its time.
-    pub fn remove_in_background(&self, numbers: Vec<DataFileId>) {
+    pub fn remove_in_background(&self, ids: Vec<DataFileId>) {
         let files = self.clone();
         // Files that remain when the daemon ends are removed when the directory is next opened.
-        drop(tokio::task::spawn_blocking(move || numbers.into_iter().for_each(|number| files.remove(number))));
+        drop(tokio::task::spawn_blocking(move || ids.into_iter().for_each(|id| files.remove(id))));
     }
 
     /// Starts writing a finished file to the disk if it is large: a later commit, which has to wait
@@ -184,19 +183,19 @@ impl Files {
         }
     }
 
-    /// Returns the numbers of all data files.
+    /// Returns the ids of all data files.
     pub fn list(&self) -> Result<Vec<DataFileId>> {
         list(&self.directory).map_err(|e| Error::io("listing scratch files", e))
     }
 }
 
-/// Returns the numbers of all data files in `directory`.
+/// Returns the ids of all data files in `directory`.
 pub(super) fn list(directory: &OwnedFd) -> std::io::Result<Vec<DataFileId>> {
-    let mut numbers = Vec::new();
+    let mut ids = Vec::new();
     for entry in rustix::fs::Dir::read_from(directory)? {
-        numbers.extend(entry?.file_name().to_str().ok().and_then(DataFileId::from_file_name));
+        ids.extend(entry?.file_name().to_str().ok().and_then(DataFileId::from_file_name));
     }
-    Ok(numbers)
+    Ok(ids)
 }
 
 /// Reads up to `size` bytes of a data file from `offset` on: fewer only at the end of the file.
@@ -244,8 +243,8 @@ pub fn copy_range(from: &File, offset: u64, to: &File, at: u64, length: u64) -> 
     Ok(length - left)
 }
 
-fn missing(number: DataFileId, errno: Errno) -> Error {
-    let error = Error::io(format!("scratch file data/{}", number.0), errno.into());
+fn missing(id: DataFileId, errno: Errno) -> Error {
+    let error = Error::io(format!("scratch file data/{}", id.0), errno.into());
     // The file itself exists for the program, so the error must not be `NotFound`.
     if error.kind() == ErrorKind::NotFound {
         return Error::with_source(ErrorKind::Io, LOST, error);

@@ -442,15 +442,15 @@ impl Durable {
         if replacement.is_some() { Ok(()) } else { written.map_err(failed) }
     }
 
-    /// Makes the data files `numbers` durable, or everything if it is `unknown` which ones are not.
-    fn write_before(&self, numbers: &[DataFileId], unknown: bool) -> std::io::Result<()> {
+    /// Makes the data files `ids` durable, or everything if it is `unknown` which ones are not.
+    fn write_before(&self, ids: &[DataFileId], unknown: bool) -> std::io::Result<()> {
         if unknown {
             return self.sync_all(false);
         }
-        if numbers.is_empty() {
+        if ids.is_empty() {
             return Ok(());
         }
-        self.write_all_out(numbers)?;
+        self.write_all_out(ids)?;
         let Some(directory) = &self.data else { return Ok(()) };
         if self.in_order {
             // The extents are in the file system's running transaction, which need not be the
@@ -460,11 +460,11 @@ impl Durable {
         Ok(rustix::fs::fsync(directory)?)
     }
 
-    /// Writes out the data files `numbers`, marks those that fail, and returns the first error.
-    fn write_all_out(&self, numbers: &[DataFileId]) -> std::io::Result<()> {
+    /// Writes out the data files `ids`, marks those that fail, and returns the first error.
+    fn write_all_out(&self, ids: &[DataFileId]) -> std::io::Result<()> {
         let mut written = Ok(());
-        for numbers in numbers.chunks(AT_A_TIME) {
-            let files = numbers.iter().filter_map(|data| Some(self.open(*data).transpose()?.map(|file| (*data, file))));
+        for ids in ids.chunks(AT_A_TIME) {
+            let files = ids.iter().filter_map(|data| Some(self.open(*data).transpose()?.map(|file| (*data, file))));
             let files = files.collect::<std::io::Result<Vec<(DataFileId, File)>>>()?;
             let begun: Vec<std::io::Result<()>> =
                 files.iter().map(|(_, file)| write_range(file, libc::SYNC_FILE_RANGE_WRITE)).collect();

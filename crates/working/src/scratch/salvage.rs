@@ -43,14 +43,14 @@ impl<'a> Salvage<'a> {
         Salvage { directory, data, journal_born, count: 0 }
     }
 
-    /// Saves data file `number`, which no line names. Returns false if there is nothing to save.
-    pub fn keep(&mut self, number: DataFileId, stat: &Stat) -> Result<bool> {
+    /// Saves data file `id`, which no line names. Returns false if there is nothing to save.
+    pub fn keep(&mut self, id: DataFileId, stat: &Stat) -> Result<bool> {
         if stat.size == 0 || stat.ctime < self.journal_born {
             return Ok(false);
         }
-        let failed = |e: Errno| Error::io(format!("{number}, which a power cut left without a name"), e.into());
+        let failed = |e: Errno| Error::io(format!("{id}, which a power cut left without a name"), e.into());
         let folder = make_directory(self.directory, FOLDER).map_err(failed)?;
-        rustix::fs::renameat(self.data, number.file_name(), &folder, free_name(&folder, &number.file_name()))
+        rustix::fs::renameat(self.data, id.file_name(), &folder, free_name(&folder, &id.file_name()))
             .map_err(failed)?;
         self.count += 1;
         Ok(true)
