@@ -21,6 +21,7 @@ use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 use icechunkfs_repo::compare::path_history::{self, Region};
 use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::history::walk_all;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec, Refs};
 
 #[derive(Debug, Args)]
@@ -170,7 +171,8 @@ impl Selection<'_> {
                 let refs = names.remove(&info.id).unwrap_or_default();
                 take_one(info, Some(refs), None)
             };
-            return repository.walk_all(refs.branches.values().chain(refs.tags.values()).copied(), visit).await;
+            let tips = refs.branches.values().chain(refs.tags.values()).copied();
+            return walk_all(repository, tips, visit).await;
         }
         let tip = repository.resolve(spec).await?;
         let Some(path) = &arguments.path else {
@@ -192,7 +194,7 @@ impl Selection<'_> {
         let mut commits = graph::Commits::new(refs);
         if arguments.all {
             let tips = refs.branches.values().chain(refs.tags.values()).copied();
-            repository.walk_all(tips, |info| commits.add(info).map(|()| true)).await?;
+            walk_all(repository, tips, |info| commits.add(info).map(|()| true)).await?;
         } else {
             // One commit more than is drawn: the last line leads to it.
             let most = limit.saturating_add(1);

@@ -17,6 +17,7 @@ use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::change_refs::RefKind;
+use icechunkfs_repo::repo::history::commits_beyond;
 use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
 use icechunkfs_store::storage::settings::Settings;
 use icechunkfs_working::scratch::pending;
@@ -133,7 +134,7 @@ pub(super) fn lost_commits(
     tip: ObjectId,
     others: impl IntoIterator<Item = ObjectId>,
 ) -> Result<Option<String>> {
-    let lost = match repository.commits_beyond(tip, others)? {
+    let lost = match commits_beyond(repository, tip, others)? {
         Some(0) => return Ok(None),
         Some(1) => "One commit is then on no branch or tag any more: only its id leads to it".to_owned(),
         Some(count) => format!("{count} commits are then on no branch or tag any more: only their ids lead to them"),

@@ -23,6 +23,8 @@ use icechunkfs_base::times::system_clock;
 use icechunkfs_repo::commit::engine::{Engine, EngineOptions};
 use icechunkfs_repo::reader::Reader;
 use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::identity::Identity;
+use icechunkfs_repo::repo::properties::Properties;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use icechunkfs_tree::mount_facts::{Access, MountFacts};
 use icechunkfs_tree::tree::ROOT;
@@ -227,7 +229,7 @@ fn facts_of(repository: &Repository, mountpoint: &Path, options: &MountOptions) 
         access: Access::ReadOnly,
         mountpoint: mountpoint.to_owned(),
         spec_version: repository.version().number(),
-        properties: repository.described_properties(),
+        properties: repository.properties().ok().and_then(Properties::describe),
         scratch: None,
         options: listed.map(|(name, value)| (name.clone(), value.clone())).collect(),
     }
@@ -352,7 +354,7 @@ async fn relocate_scratch(
     scratch: &Path,
     mountpoint: &Path,
 ) -> Result<Option<String>> {
-    let identity = match repository.identity().await {
+    let identity = match Identity::of(repository).await {
         Ok(Some(identity)) => identity.to_string(),
         // The commands that need the identity report the error.
         Ok(None) | Err(_) => return Ok(None),

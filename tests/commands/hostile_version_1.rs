@@ -9,7 +9,7 @@ use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::snapshot::Snapshot;
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::change_refs::RefKind;
-use icechunkfs::repo::import_ref::{RefImport, StoredCommits};
+use icechunkfs::repo::import_ref::{RefImport, StoredCommits, import_refs};
 use icechunkfs::storage;
 use icechunkfs::sync::Counters;
 use icechunkfs::sync::push::{PushOptions, Pushed, push};
@@ -118,7 +118,7 @@ fn a_branch_goes_forward_only_by_the_files_that_are_here() {
     let commits = StoredCommits { records: &[], stored_since: None, has_moves: false };
     let imported = block_on(async {
         let mine = Repository::open(storage::open_directory(&family.mine.place).unwrap()).await.unwrap();
-        mine.import_refs(&[import], commits, system_clock).await
+        import_refs(&mine, &[import], commits, system_clock).await
     });
     let error = imported.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
@@ -128,7 +128,7 @@ fn a_branch_goes_forward_only_by_the_files_that_are_here() {
     let forced = RefImport { is_forward: false, ..import };
     block_on(async {
         let mine = Repository::open(storage::open_directory(&family.mine.place).unwrap()).await.unwrap();
-        mine.import_refs(&[forced], commits, system_clock).await
+        import_refs(&mine, &[forced], commits, system_clock).await
     })
     .unwrap()
     .remove(0)

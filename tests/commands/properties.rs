@@ -202,5 +202,5 @@ async fn version_1_has_none_of_them() {
     }
     let repository =
         icechunkfs::repo::Repository::open(crate::common::lab::Lab::open(directory.path()).storage).await.unwrap();
-    assert_eq!(repository.metadata().unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(repository.properties().unwrap_err().kind(), ErrorKind::Unsupported);
 }

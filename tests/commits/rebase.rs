@@ -20,6 +20,7 @@ use icechunkfs::commit::rebase;
 use icechunkfs::error::ErrorKind;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::snapshot::Snapshot;
+use icechunkfs::repo::history::commits_after;
 use icechunkfs::repo::update;
 use icechunkfs::times::system_clock;
 
@@ -325,7 +326,8 @@ async fn theirs_resolves_conflicts_with_every_newer_commit() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (table, outcome, _) = after(version, &theirs, ours, OnConflict::Fail).await;
         let CommitOutcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
-        let newer = table.lab.repository().await.since(table.lab.tip().await.id(), table.base.id()).await.unwrap();
+        let repository = table.lab.repository().await;
+        let newer = commits_after(&repository, table.base.id(), table.lab.tip().await.id()).await.unwrap();
         let newer: Vec<ObjectId> = newer.unwrap().into_iter().map(|commit| commit.id).collect();
         let told: Vec<_> = all.iter().map(|conflict| (conflict.other, conflict.coords.clone())).collect();
         assert_eq!(told, [(newer[0], vec![vec![1]]), (newer[1], vec![vec![2]])]);

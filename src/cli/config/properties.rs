@@ -75,10 +75,10 @@ pub(super) async fn status(repo: &str, arguments: &StatusArgs) -> Result<()> {
     let mut repository = open::repository(repo, &arguments.store).await?;
     if let Some(new) = arguments.new {
         let is_read_only = new == NewStatus::ReadOnly;
-        repository.set_status(system_clock, is_read_only, arguments.reason.as_deref()).await?;
+        repository.properties()?.set_status(system_clock, is_read_only, arguments.reason.as_deref()).await?;
         repository = open::repository(repo, &arguments.store).await?;
     }
-    let found = repository.status()?;
+    let found = repository.properties()?.status();
     let name = found.name();
     let set_at = format_time(found.set_at);
     print_result(arguments.json, &json!({"status": name, "reason": found.reason, "set_at": set_at}), || {
@@ -96,10 +96,10 @@ pub(super) async fn metadata(repo: &str, arguments: &MetadataArgs) -> Result<()>
     changes.extend(arguments.unset.iter().map(|name| (name.clone(), None)));
     let mut repository = open::repository(repo, &arguments.store).await?;
     if !changes.is_empty() {
-        repository.change_metadata(system_clock, &changes).await?;
+        repository.properties()?.change_metadata(system_clock, &changes).await?;
         repository = open::repository(repo, &arguments.store).await?;
     }
-    let found = repository.metadata()?;
+    let found = repository.properties()?.metadata()?;
     print_result(arguments.json, &Value::Object(found.clone()), || {
         let line = |(name, value): (&String, &Value)| printable::line(&format!("{name} = {value}")) + "\n";
         found.iter().map(line).collect()
@@ -117,14 +117,14 @@ pub(super) async fn flags(repo: &str, arguments: &FlagsArgs) -> Result<()> {
     }
     let mut repository = open::repository(repo, &arguments.store).await?;
     for (flag, to) in changes {
-        repository.set_feature_flag(system_clock, flag, to).await?;
+        repository.properties()?.set_feature_flag(system_clock, flag, to).await?;
         repository = open::repository(repo, &arguments.store).await?;
     }
     show_flags(&repository, arguments.json)
 }
 
 fn show_flags(repository: &Repository, json: bool) -> Result<()> {
-    let found = repository.feature_flags()?;
+    let found = repository.properties()?.feature_flags()?;
     let all: Map<String, Value> = found
         .iter()
         .map(|(flag, is_on, is_set)| (flag.name().to_owned(), json!({"on": is_on, "is_set": is_set})))

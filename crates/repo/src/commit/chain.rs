@@ -15,7 +15,7 @@ use super::request::Request;
 use super::times::RenewedTimes;
 use crate::repo::Repository;
 use crate::repo::change_refs::RefKind;
-use crate::repo::import_ref::{RefImport, StoredCommits};
+use crate::repo::import_ref::{RefImport, StoredCommits, import_refs};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::failpoints;
 use icechunkfs_format::format::ids::ObjectId;
@@ -94,7 +94,7 @@ impl Engine {
             stored_since: repository.log_position(),
             has_moves: chain.iter().any(|commit| commit.has_moves),
         };
-        let outcome = repository.import_refs(&[import], commits, self.clock).await;
+        let outcome = import_refs(repository, &[import], commits, self.clock).await;
         let error = match outcome.and_then(|outcomes| outcomes.into_iter().collect()) {
             Ok(()) => {
                 let _ = failpoints::pass("commit.publish.done");

@@ -16,6 +16,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use super::changes::{ChangeSet, ChunkChange};
 use super::upload::CONCURRENT_OBJECTS;
 use crate::repo::Repository;
+use crate::repo::collect::finished::unfinished_collection;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::MemoryLimit;
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
@@ -46,7 +47,7 @@ pub(super) async fn guard(
         return Ok(());
     }
     let storage = repository.storage();
-    let failed = if repository.unfinished_collection(now).await?.is_some() {
+    let failed = if unfinished_collection(repository, now).await?.is_some() {
         store_anew(storage, changes, known_objects, memory).await
     } else {
         look_for(storage, changes, known_objects).await

@@ -11,6 +11,7 @@ use crate::repo::Repository;
 use crate::repo::clock::ChangeTime;
 use crate::repo::collect::mark::LogPosition;
 use crate::repo::flags::FeatureFlag;
+use crate::repo::history::is_ancestor;
 use crate::repo::update::{RepoFile, Update, UpdateOptions};
 use crate::repo::v1::{self, BranchFile};
 use icechunkfs_base::blocking::blocking;
@@ -276,7 +277,7 @@ pub(super) fn unknown(new: ObjectId) -> String {
 pub(super) async fn is_published(storage: &Arc<dyn Storage>, branch: &str, snapshot: ObjectId) -> Result<bool> {
     let repository = Repository::open(Arc::clone(storage)).await?;
     match repository.branch_tip(branch).await? {
-        Some(tip) => repository.is_ancestor(snapshot, tip).await,
+        Some(tip) => is_ancestor(&repository, snapshot, tip).await,
         None => Ok(false),
     }
 }

@@ -60,7 +60,7 @@ pub async fn commits_since(
     if tip == base {
         return Ok(Metered::default());
     }
-    repository.since(tip, base).await?.ok_or_else(|| was_reset(branch, base))
+    history::commits_after(repository, base, tip).await?.ok_or_else(|| was_reset(branch, base))
 }
 
 /// Returns the same as [`commits_since`]. In version 1 a commit is found in the snapshot that

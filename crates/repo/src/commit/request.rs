@@ -12,6 +12,7 @@ use super::conflicts::{ChunkSet, Conflict};
 use super::merge_record::MergeCommit;
 use crate::repo::Repository;
 use crate::repo::collect::mark::LogPosition;
+use crate::repo::history::is_kept;
 use icechunkfs_base::error::Result;
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::format::config::RepoConfig;
@@ -153,7 +154,7 @@ impl KnownObjects {
     /// repository keeps what that snapshot needs.
     pub async fn of(repository: &Repository, snapshot: ObjectId, changes: &ChangeSet) -> Result<Option<Self>> {
         match Self::referred(repository, changes) {
-            Some(known) if repository.keeps(snapshot).await? => Ok(Some(known)),
+            Some(known) if is_kept(repository, snapshot).await? => Ok(Some(known)),
             _ => Ok(None),
         }
     }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::commit::log::LogUnion;
 use crate::commit::rebase::{no_log, read_log, read_log_if_any};
 use crate::repo::Repository;
+use crate::repo::history::commits_after;
 use icechunkfs_base::error::Result;
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
@@ -24,7 +25,7 @@ pub async fn between(
     from: ObjectId,
     to: ObjectId,
 ) -> Result<Option<(LogUnion, Vec<ObjectId>)>> {
-    let Some(commits) = repository.since(to, from).await? else { return Ok(None) };
+    let Some(commits) = commits_after(repository, from, to).await? else { return Ok(None) };
     let mut logged = LogUnion::default();
     let mut missing = Vec::new();
     for commit in commits {

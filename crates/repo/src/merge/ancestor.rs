@@ -16,6 +16,7 @@ use std::collections::{HashMap, HashSet};
 use crate::commit::merge_record::{MergeCommit, MergeRecord};
 use crate::commit::rebase::read_log;
 use crate::commit::replace_record::Records;
+use crate::repo::operations::amended_since;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
@@ -135,7 +136,7 @@ impl History {
     async fn amended(&mut self, repository: &Repository, tips: [ObjectId; 2]) -> Result<Vec<(ObjectId, ObjectId)>> {
         let common = self.common_ancestors(&tips[..1], &tips[1..]);
         let since = common.iter().filter_map(|id| self.get(*id)).map(|commit| commit.flushed_at).min().unwrap_or(0);
-        repository.amended_since(since, &mut self.memory).await
+        amended_since(repository, since, &mut self.memory).await
     }
 
     /// Returns true if all that `tips` were made from since `base` was made in this repository, by

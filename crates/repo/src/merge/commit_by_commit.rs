@@ -27,7 +27,7 @@ use crate::commit::replace_record::RESERVED_ITEMS;
 use crate::commit::request::KnownObjects;
 use crate::compare::changes::changes_between;
 use crate::reader::Reader;
-use crate::repo::history::cycle;
+use crate::repo::history::{cycle, is_kept};
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_format::format::ids::ObjectId;
@@ -108,7 +108,7 @@ async fn store(
     let mut chain = Vec::new();
     let mut last = None;
     // With the last commit, all before it are.
-    let is_kept = repository.keeps(options.source).await?;
+    let is_kept = is_kept(repository, options.source).await?;
     // Commits that the branch and the chain have, by the records of the chain.
     let mut recorded = known.clone();
     for commit in commits {

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::flags::FeatureFlag;
+use super::history::is_on_a_ref;
 use super::ref_files::Layout;
 use super::refs::{DEFAULT_BRANCH, RefSpec};
 use super::update;
@@ -61,7 +62,7 @@ impl Repository {
     /// for an invalid name, and with [`ErrorKind::NotPermitted`] if the repository has disabled
     /// creating tags.
     pub async fn create_ref(&self, kind: RefKind, name: &str, target: ObjectId, clock: Clock) -> Result<()> {
-        self.check_name(kind, name)?;
+        check_new_name(self, kind, name)?;
         let change = |state: &mut RepoState| {
             if kind == RefKind::Tag {
                 FeatureFlag::CreateTag.check(state, "making tags")?;
@@ -81,7 +82,7 @@ impl Repository {
             })
         };
         let in_v1 = v1::create_ref(&*self.storage, kind, name, target);
-        self.change_ref(kind, name, Some(target), clock, in_v1, change).await
+        RefChange { kind, name, target: Some(target) }.make(self, clock, in_v1, change).await
     }
 
     /// Deletes branch or tag `name` if it points to `expected`. Commits stay until they are
@@ -117,7 +118,7 @@ impl Repository {
                 RefKind::Tag => v1::delete_tag(&*self.storage, name, expected).await,
             }
         };
-        self.change_ref(kind, name, None, clock, in_v1, change).await
+        RefChange { kind, name, target: None }.make(self, clock, in_v1, change).await
     }
 
     /// Resets branch `name` to `to` if it points to `expected`.
@@ -131,56 +132,7 @@ impl Repository {
             Ok(Operation::BranchReset { name: name.to_owned(), previous: expected })
         };
         let in_v1 = v1::replace_branch(&*self.storage, name, expected, Some(to));
-        self.change_ref(RefKind::Branch, name, Some(to), clock, in_v1, change).await
-    }
-
-    /// Changes a ref, which then points to `target`, by `change` in version 2 and by `in_v1` in
-    /// version 1.
-    async fn change_ref(
-        &self,
-        kind: RefKind,
-        name: &str,
-        target: Option<ObjectId>,
-        clock: Clock,
-        in_v1: impl Future<Output = Result<()>>,
-        mut change: impl FnMut(&mut RepoState) -> Result<Operation>,
-    ) -> Result<()> {
-        self.check_changes_allowed().await?;
-        let changed = if let Generation::V1(_) = self.generation {
-            if let Some(target) = target {
-                self.check_snapshot(target, clock).await?;
-            }
-            in_v1.await
-        } else {
-            let change = |state: &mut RepoState| match target {
-                Some(target) if !state.snapshots.contains_key(&target) => Err(no_snapshot(target)),
-                _ => change(state),
-            };
-            update::update(&*self.storage, clock, change).await.map(drop)
-        };
-        self.settle(kind, name, target, changed).await
-    }
-
-    /// Returns the outcome of a change after which a ref points to `target`. If its answer was lost
-    /// and the ref can be read, its current target shows whether the change was made.
-    pub(super) async fn settle(
-        &self,
-        kind: RefKind,
-        name: &str,
-        target: Option<ObjectId>,
-        changed: Result<()>,
-    ) -> Result<()> {
-        let error = match changed {
-            Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => error,
-            other => return other,
-        };
-        match self.current_target(kind, name).await {
-            Ok(found) if found == target => Ok(()),
-            Ok(_) => Err(error),
-            Err(_) => Err(error.context(format!(
-                "{kind} `{name}`: the storage does not answer, so that it may be changed or not; list the {kind}s to see"
-            ))),
-        }
+        RefChange { kind: RefKind::Branch, name, target: Some(to) }.make(self, clock, in_v1, change).await
     }
 
     /// Returns the names of deleted tags, which must not be used again.
@@ -214,67 +166,123 @@ impl Repository {
         }
         self.check_store(DEFAULT_BRANCH).await
     }
+}
 
-    /// Fails unless snapshot `id` can be read with everything that it needs: in version 1, nothing
-    /// else detects a dangling ref, and a collection of garbage may have removed a part of what a
-    /// snapshot on no branch or tag needs. (In version 2, a collection first removes such snapshots
-    /// from the list in `repo`.)
-    async fn check_snapshot(&self, id: ObjectId, clock: Clock) -> Result<()> {
-        match self.storage.get_range(&format!("snapshots/{id}"), 0, 1).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Err(no_snapshot(id)),
-            Err(error) => return Err(error),
-            Ok(_) => drop(self.snapshot(id, MAX_SNAPSHOT).await?),
-        }
-        if self.is_on_a_ref(id).await? {
-            return Ok(());
-        }
-        let options = VerifyOptions { snapshot: Some(id), chunks: true, virtuals: None };
-        let report = verify::verify(&self.storage, options, clock(), &Arc::default()).await?;
-        match report.findings.iter().find(|finding| UNREADABLE.contains(&finding.rule)) {
-            None => Ok(()),
-            Some(finding) => {
-                let node = match (&finding.node, finding.chunks.first()) {
-                    (Some(node), Some(coords)) => format!("chunk {coords:?} of {node}: "),
-                    (Some(node), None) => format!("{node}: "),
-                    (None, _) => String::new(),
-                };
-                let object = &finding.object;
-                let why = &finding.message;
-                Err(Error::corrupt(format!(
-                    "a part of snapshot {id} is gone ({object}: {node}{why}), perhaps because garbage was collected, and no branch or tag leads to it \
-                     as far as was looked: nothing was changed; `icechunkfs verify` has details, `export --skip-unreadable` saves the rest"
-                )))
+/// Change after which a ref points to `target`, or is gone.
+struct RefChange<'a> {
+    kind: RefKind,
+    name: &'a str,
+    target: Option<ObjectId>,
+}
+
+impl RefChange<'_> {
+    /// Makes the change by `change` in version 2 and by `in_v1` in version 1.
+    async fn make(
+        self,
+        repository: &Repository,
+        clock: Clock,
+        in_v1: impl Future<Output = Result<()>>,
+        mut change: impl FnMut(&mut RepoState) -> Result<Operation>,
+    ) -> Result<()> {
+        let RefChange { kind, name, target } = self;
+        repository.check_changes_allowed().await?;
+        let changed = if let Generation::V1(_) = repository.generation {
+            if let Some(target) = target {
+                check_snapshot(repository, target, clock).await?;
             }
-        }
-    }
-
-    async fn current_target(&self, kind: RefKind, name: &str) -> Result<Option<ObjectId>> {
-        let refs = Repository::open(Arc::clone(&self.storage)).await?.refs().await?;
-        let names = match kind {
-            RefKind::Branch => refs.branches,
-            RefKind::Tag => refs.tags,
+            in_v1.await
+        } else {
+            let change = |state: &mut RepoState| match target {
+                Some(target) if !state.snapshots.contains_key(&target) => Err(no_snapshot(target)),
+                _ => change(state),
+            };
+            update::update(&*repository.storage, clock, change).await.map(drop)
         };
-        Ok(names.get(name).copied())
+        settle(repository, kind, name, target, changed).await
     }
+}
 
-    /// Fails for a name that could not be used afterwards. Only new names are checked: existing
-    /// refs can be deleted whatever their names.
-    pub(crate) fn check_name(&self, kind: RefKind, name: &str) -> Result<()> {
-        if name.is_empty() {
-            return Err(Error::invalid(format!("a {kind} needs a name")));
-        }
-        if let Some(c) = name.chars().find(|c| c.is_control()) {
-            return Err(Error::invalid(format!(
-                "{name:?} cannot be the name of a {kind}: it has the control character {c:?} in it"
-            )));
-        }
-        if matches!(self.generation, Generation::V1(_)) && name.contains('/') {
-            return Err(Error::invalid(format!(
-                "`{name}` cannot be the name of a {kind}: repositories of version 1 have no `/` in names"
-            )));
-        }
-        Ok(())
+/// Returns the outcome of a change after which a ref points to `target`. If its answer was lost
+/// and the ref can be read, its current target shows whether the change was made.
+pub(super) async fn settle(
+    repository: &Repository,
+    kind: RefKind,
+    name: &str,
+    target: Option<ObjectId>,
+    changed: Result<()>,
+) -> Result<()> {
+    let error = match changed {
+        Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => error,
+        other => return other,
+    };
+    match current_target(repository, kind, name).await {
+        Ok(found) if found == target => Ok(()),
+        Ok(_) => Err(error),
+        Err(_) => Err(error.context(format!(
+            "{kind} `{name}`: the storage does not answer, so that it may be changed or not; list the {kind}s to see"
+        ))),
     }
+}
+
+/// Fails unless snapshot `id` can be read with everything that it needs: in version 1, nothing
+/// else detects a dangling ref, and a collection of garbage may have removed a part of what a
+/// snapshot on no branch or tag needs. (In version 2, a collection first removes such snapshots
+/// from the list in `repo`.)
+async fn check_snapshot(repository: &Repository, id: ObjectId, clock: Clock) -> Result<()> {
+    match repository.storage.get_range(&format!("snapshots/{id}"), 0, 1).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(no_snapshot(id)),
+        Err(error) => return Err(error),
+        Ok(_) => drop(repository.snapshot(id, MAX_SNAPSHOT).await?),
+    }
+    if is_on_a_ref(repository, id).await? {
+        return Ok(());
+    }
+    let options = VerifyOptions { snapshot: Some(id), chunks: true, virtuals: None };
+    let report = verify::verify(&repository.storage, options, clock(), &Arc::default()).await?;
+    match report.findings.iter().find(|finding| UNREADABLE.contains(&finding.rule)) {
+        None => Ok(()),
+        Some(finding) => {
+            let node = match (&finding.node, finding.chunks.first()) {
+                (Some(node), Some(coords)) => format!("chunk {coords:?} of {node}: "),
+                (Some(node), None) => format!("{node}: "),
+                (None, _) => String::new(),
+            };
+            let object = &finding.object;
+            let why = &finding.message;
+            Err(Error::corrupt(format!(
+                "a part of snapshot {id} is gone ({object}: {node}{why}), perhaps because garbage was collected, and no branch or tag leads to it \
+                 as far as was looked: nothing was changed; `icechunkfs verify` has details, `export --skip-unreadable` saves the rest"
+            )))
+        }
+    }
+}
+
+async fn current_target(repository: &Repository, kind: RefKind, name: &str) -> Result<Option<ObjectId>> {
+    let refs = Repository::open(Arc::clone(&repository.storage)).await?.refs().await?;
+    let names = match kind {
+        RefKind::Branch => refs.branches,
+        RefKind::Tag => refs.tags,
+    };
+    Ok(names.get(name).copied())
+}
+
+/// Fails for a name that could not be used afterwards. Only new names are checked: existing
+/// refs can be deleted whatever their names.
+pub(crate) fn check_new_name(repository: &Repository, kind: RefKind, name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::invalid(format!("a {kind} needs a name")));
+    }
+    if let Some(c) = name.chars().find(|c| c.is_control()) {
+        return Err(Error::invalid(format!(
+            "{name:?} cannot be the name of a {kind}: it has the control character {c:?} in it"
+        )));
+    }
+    if matches!(repository.generation, Generation::V1(_)) && name.contains('/') {
+        return Err(Error::invalid(format!(
+            "`{name}` cannot be the name of a {kind}: repositories of version 1 have no `/` in names"
+        )));
+    }
+    Ok(())
 }
 
 pub(super) fn refs_of(state: &mut RepoState, kind: RefKind) -> &mut BTreeMap<String, ObjectId> {

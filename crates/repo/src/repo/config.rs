@@ -16,7 +16,7 @@ use icechunkfs_base::times::Clock;
 use icechunkfs_format::format::config::RepoConfig;
 use icechunkfs_format::format::config_edit::{ConfigChange, encode};
 use icechunkfs_format::format::repo_state::{Operation, RepoState};
-use icechunkfs_store::storage::{Condition, Version};
+use icechunkfs_store::storage::{Condition, Storage, Version};
 
 /// Attempts to write `config.yaml`, each but the first after a lost race.
 const TRIES: u32 = 100;
@@ -38,8 +38,8 @@ impl Repository {
         };
         let changed = match &self.generation {
             Generation::Alpha(_) => Err(alpha::read_only(self.storage.location())),
-            Generation::V1(_) => self.change_yaml(clock, &mut noted).await,
-            Generation::V2(_) => self.change_repo(clock, &mut noted).await,
+            Generation::V1(_) => change_yaml(&*self.storage, clock, &mut noted).await,
+            Generation::V2(_) => change_repo(&*self.storage, clock, &mut noted).await,
         };
         let error = match changed {
             Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => error,
@@ -59,64 +59,64 @@ impl Repository {
             )),
         }
     }
+}
 
-    async fn change_repo(
-        &self,
-        clock: Clock,
-        change: &mut impl FnMut(&RepoConfig) -> Result<Option<ConfigChange>>,
-    ) -> Result<Option<ConfigChange>> {
-        let mut done = None;
-        let change = |state: &mut RepoState| {
-            let stored = match &state.config {
-                Some(bytes) => RepoConfig::from_flexbuffer(bytes).context(|| "repo: config")?,
-                None => RepoConfig::default(),
-            };
-            let Some(changed) = change(&stored)? else { return Ok(None) };
-            state.config = if changed.members.is_empty() { None } else { Some(encode::flexbuffer(&changed.members)?) };
-            done = Some(changed);
-            Ok(Some(Operation::ConfigChanged))
+async fn change_repo(
+    storage: &dyn Storage,
+    clock: Clock,
+    change: &mut impl FnMut(&RepoConfig) -> Result<Option<ConfigChange>>,
+) -> Result<Option<ConfigChange>> {
+    let mut done = None;
+    let change = |state: &mut RepoState| {
+        let stored = match &state.config {
+            Some(bytes) => RepoConfig::from_flexbuffer(bytes).context(|| "repo: config")?,
+            None => RepoConfig::default(),
         };
-        let updated = update::update_if(&*self.storage, clock, UpdateOptions::default(), change).await?;
-        Ok(updated.and(done))
-    }
+        let Some(changed) = change(&stored)? else { return Ok(None) };
+        state.config = if changed.members.is_empty() { None } else { Some(encode::flexbuffer(&changed.members)?) };
+        done = Some(changed);
+        Ok(Some(Operation::ConfigChanged))
+    };
+    let updated = update::update_if(storage, clock, UpdateOptions::default(), change).await?;
+    Ok(updated.and(done))
+}
 
-    async fn change_yaml(
-        &self,
-        clock: Clock,
-        change: &mut impl FnMut(&RepoConfig) -> Result<Option<ConfigChange>>,
-    ) -> Result<Option<ConfigChange>> {
-        for _ in 0..TRIES {
-            let old: Option<(Bytes, Version)> = match self.storage.get_versioned(CONFIG_KEY, MAX_CONFIG_FILE).await {
-                Ok(found) => Some(found),
-                Err(error) if error.kind() == ErrorKind::NotFound => None,
-                Err(error) => return Err(error),
-            };
-            let stored = match &old {
-                Some((bytes, _)) => RepoConfig::from_yaml(bytes).context(|| CONFIG_KEY)?,
-                None => RepoConfig::default(),
-            };
-            let Some(changed) = change(&stored)? else { return Ok(None) };
-            let new = encode::yaml(&changed.members, old.as_ref().map(|(bytes, _)| &**bytes))?;
-            let condition = match old {
-                Some((bytes, version)) => {
-                    // The reference implementation also keeps a copy, from which the old
-                    // configuration can be recovered.
-                    let copy = format!("overwritten/{}", backup_name(CONFIG_KEY, clock())?);
-                    self.storage.put(&copy, bytes, Condition::Always).await?;
-                    Condition::Unchanged(version)
-                }
-                None => Condition::Absent,
-            };
-            match v1::put(&*self.storage, CONFIG_KEY, new.into(), condition).await {
-                Ok(()) if v1::is_migrated(&*self.storage).await? => {
-                    let why = "the repository is being migrated to version 2, and may not have this change: try again";
-                    return Err(Error::new(ErrorKind::Migrated, format!("{CONFIG_KEY}: {why}")));
-                }
-                Ok(()) => return Ok(Some(changed)),
-                Err(error) if error.kind() == ErrorKind::Contended => {}
-                Err(error) => return Err(error),
+async fn change_yaml(
+    storage: &dyn Storage,
+    clock: Clock,
+    change: &mut impl FnMut(&RepoConfig) -> Result<Option<ConfigChange>>,
+) -> Result<Option<ConfigChange>> {
+    for _ in 0..TRIES {
+        let old: Option<(Bytes, Version)> = match storage.get_versioned(CONFIG_KEY, MAX_CONFIG_FILE).await {
+            Ok(found) => Some(found),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let stored = match &old {
+            Some((bytes, _)) => RepoConfig::from_yaml(bytes).context(|| CONFIG_KEY)?,
+            None => RepoConfig::default(),
+        };
+        let Some(changed) = change(&stored)? else { return Ok(None) };
+        let new = encode::yaml(&changed.members, old.as_ref().map(|(bytes, _)| &**bytes))?;
+        let condition = match old {
+            Some((bytes, version)) => {
+                // The reference implementation also keeps a copy, from which the old
+                // configuration can be recovered.
+                let copy = format!("overwritten/{}", backup_name(CONFIG_KEY, clock())?);
+                storage.put(&copy, bytes, Condition::Always).await?;
+                Condition::Unchanged(version)
             }
+            None => Condition::Absent,
+        };
+        match v1::put(storage, CONFIG_KEY, new.into(), condition).await {
+            Ok(()) if v1::is_migrated(storage).await? => {
+                let why = "the repository is being migrated to version 2, and may not have this change: try again";
+                return Err(Error::new(ErrorKind::Migrated, format!("{CONFIG_KEY}: {why}")));
+            }
+            Ok(()) => return Ok(Some(changed)),
+            Err(error) if error.kind() == ErrorKind::Contended => {}
+            Err(error) => return Err(error),
         }
-        Err(Error::new(ErrorKind::Contended, format!("{CONFIG_KEY}: concurrent changes came first {TRIES} times")))
     }
+    Err(Error::new(ErrorKind::Contended, format!("{CONFIG_KEY}: concurrent changes came first {TRIES} times")))
 }

@@ -24,6 +24,35 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Returns the identity of `repository`. None if that would require reading a whole history:
+    /// for alphas, and for version 1 without a snapshot of the usual first id, as releases before
+    /// 0.2.17 created it.
+    pub async fn of(repository: &Repository) -> Result<Option<Self>> {
+        let first = match &repository.generation {
+            Generation::Alpha(_) => return Ok(None),
+            Generation::V1(_) => Some(ObjectId::INITIAL),
+            Generation::V2(_) => {
+                let mut first = None;
+                if let Some(tip) = repository.branch_tip(DEFAULT_BRANCH).await? {
+                    repository
+                        .walk(tip, |commit| {
+                            first = Some(commit.id);
+                            true
+                        })
+                        .await?;
+                }
+                first
+            }
+        };
+        let Some(first) = first else { return Ok(None) };
+        Ok(snapshot_time(repository, first).await?.map(|created| Identity { first, created }))
+    }
+
+    /// Returns true if this is the identity of `repository`.
+    pub async fn is_of(&self, repository: &Repository) -> Result<bool> {
+        Ok(snapshot_time(repository, self.first).await? == Some(self.created))
+    }
+
     /// Returns the creation time of the repository as RFC 3339.
     pub fn creation_time(&self) -> String {
         format_time(self.created)
@@ -46,44 +75,14 @@ impl FromStr for Identity {
     }
 }
 
-impl Repository {
-    /// Returns the identity of the repository. None if that would require reading a whole history:
-    /// for alphas, and for version 1 without a snapshot of the usual first id, as releases before
-    /// 0.2.17 created it.
-    pub async fn identity(&self) -> Result<Option<Identity>> {
-        let first = match &self.generation {
-            Generation::Alpha(_) => return Ok(None),
-            Generation::V1(_) => Some(ObjectId::INITIAL),
-            Generation::V2(_) => {
-                let mut first = None;
-                if let Some(tip) = self.branch_tip(DEFAULT_BRANCH).await? {
-                    self.walk(tip, |commit| {
-                        first = Some(commit.id);
-                        true
-                    })
-                    .await?;
-                }
-                first
-            }
-        };
-        let Some(first) = first else { return Ok(None) };
-        Ok(self.snapshot_time(first).await?.map(|created| Identity { first, created }))
+/// Returns the time of snapshot `id`; none if `repository` does not have it.
+async fn snapshot_time(repository: &Repository, id: ObjectId) -> Result<Option<u64>> {
+    if let Generation::V2(info) = &repository.generation {
+        return info.position(id).map(|position| Ok(info.snapshot(position)?.flushed_at)).transpose();
     }
-
-    /// Returns true if this repository has the given identity.
-    pub async fn has_identity(&self, identity: &Identity) -> Result<bool> {
-        Ok(self.snapshot_time(identity.first).await? == Some(identity.created))
-    }
-
-    /// Returns the time of snapshot `id`; none if the repository does not have it.
-    async fn snapshot_time(&self, id: ObjectId) -> Result<Option<u64>> {
-        if let Generation::V2(info) = &self.generation {
-            return info.position(id).map(|position| Ok(info.snapshot(position)?.flushed_at)).transpose();
-        }
-        match self.storage.get_range(&format!("snapshots/{id}"), 0, 1).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            _ => Ok(Some(self.snapshot(id, MAX_SNAPSHOT).await?.flushed_at())),
-        }
+    match repository.storage.get_range(&format!("snapshots/{id}"), 0, 1).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        _ => Ok(Some(repository.snapshot(id, MAX_SNAPSHOT).await?.flushed_at())),
     }
 }
 

@@ -8,9 +8,10 @@
 
 use std::sync::Arc;
 
-use super::change_refs::{RefKind, check_target, exists, refs_of, tag_was_deleted};
+use super::change_refs::{RefKind, check_new_name, check_target, exists, refs_of, settle, tag_was_deleted};
 use super::collect::mark::LogPosition;
 use super::flags::FeatureFlag;
+use super::history::is_ancestor;
 use super::refs::Refs;
 use super::update::UpdateOptions;
 use super::{Generation, Repository, update, v1};
@@ -46,85 +47,83 @@ pub struct RefImport<'a> {
     pub is_forward: bool,
 }
 
-impl Repository {
-    /// Points refs to commits whose objects are stored, and returns an outcome for each: one that
-    /// has changed does not keep the others from moving. If the call fails, none has moved in
-    /// version 2.
-    ///
-    /// Errors of a ref: [`ErrorKind::Stale`] if it is not at `expected` any more,
-    /// [`ErrorKind::NotFound`] if it was deleted, [`ErrorKind::AlreadyExists`] for a name that is
-    /// taken or of a deleted tag, [`ErrorKind::NotPermitted`] if the repository forbids it. The
-    /// call fails with [`ErrorKind::Busy`] if garbage was collected, so that objects may be gone.
-    pub async fn import_refs(
-        &self,
-        imports: &[RefImport<'_>],
-        commits: StoredCommits<'_>,
-        clock: Clock,
-    ) -> Result<Vec<Result<()>>> {
-        self.check_changes_allowed().await?;
-        for import in imports.iter().filter(|import| import.expected.is_none()) {
-            self.check_name(import.kind, import.name)?;
-        }
-        if let Generation::V1(_) = self.generation {
-            let mut outcomes = Vec::new();
-            for import in imports {
-                let changed = self.import_in_v1(import).await;
-                match self.settle(import.kind, import.name, Some(import.target), changed).await {
-                    Err(error) if !is_of_ref(&error) => return Err(error),
-                    outcome => outcomes.push(outcome),
-                }
-            }
-            return Ok(outcomes);
-        }
+/// Points refs to commits whose objects are stored, and returns an outcome for each: one that
+/// has changed does not keep the others from moving. If the call fails, none has moved in
+/// version 2.
+///
+/// Errors of a ref: [`ErrorKind::Stale`] if it is not at `expected` any more,
+/// [`ErrorKind::NotFound`] if it was deleted, [`ErrorKind::AlreadyExists`] for a name that is
+/// taken or of a deleted tag, [`ErrorKind::NotPermitted`] if the repository forbids it. The
+/// call fails with [`ErrorKind::Busy`] if garbage was collected, so that objects may be gone.
+pub async fn import_refs(
+    repository: &Repository,
+    imports: &[RefImport<'_>],
+    commits: StoredCommits<'_>,
+    clock: Clock,
+) -> Result<Vec<Result<()>>> {
+    repository.check_changes_allowed().await?;
+    for import in imports.iter().filter(|import| import.expected.is_none()) {
+        check_new_name(repository, import.kind, import.name)?;
+    }
+    if let Generation::V1(_) = repository.generation {
         let mut outcomes = Vec::new();
-        let change = |state: &mut RepoState| {
-            insert(state, commits)?;
-            outcomes.clear();
-            let mut operations = Vec::new();
-            for import in imports {
-                match point(state, import) {
-                    Ok(operation) => {
-                        operations.push(operation);
-                        outcomes.push(Ok(()));
-                    }
-                    Err(error) if is_of_ref(&error) => outcomes.push(Err(error)),
-                    Err(error) => return Err(error),
-                }
+        for import in imports {
+            let changed = import_in_v1(repository, import).await;
+            match settle(repository, import.kind, import.name, Some(import.target), changed).await {
+                Err(error) if !is_of_ref(&error) => return Err(error),
+                outcome => outcomes.push(outcome),
             }
-            Ok(operations)
-        };
-        match update::update_all_if(&*self.storage, clock, UpdateOptions::default(), change).await {
-            Ok(_) => Ok(outcomes),
-            Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => {
-                if self.are_moved(imports, &outcomes).await.map_err(|_| may_be_moved(&error))? {
-                    return Ok(outcomes);
+        }
+        return Ok(outcomes);
+    }
+    let mut outcomes = Vec::new();
+    let change = |state: &mut RepoState| {
+        insert(state, commits)?;
+        outcomes.clear();
+        let mut operations = Vec::new();
+        for import in imports {
+            match point(state, import) {
+                Ok(operation) => {
+                    operations.push(operation);
+                    outcomes.push(Ok(()));
                 }
-                Err(error)
+                Err(error) if is_of_ref(&error) => outcomes.push(Err(error)),
+                Err(error) => return Err(error),
             }
-            Err(error) => Err(error),
         }
-    }
-
-    async fn import_in_v1(&self, import: &RefImport<'_>) -> Result<()> {
-        let RefImport { kind, name, expected, target, is_forward } = *import;
-        let Some(from) = expected else { return v1::create_ref(&*self.storage, kind, name, target).await };
-        if is_forward && !self.is_ancestor(from, target).await? {
-            return Err(not_forward(import, from));
+        Ok(operations)
+    };
+    match update::update_all_if(&*repository.storage, clock, UpdateOptions::default(), change).await {
+        Ok(_) => Ok(outcomes),
+        Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => {
+            if are_moved(repository, imports, &outcomes).await.map_err(|_| may_be_moved(&error))? {
+                return Ok(outcomes);
+            }
+            Err(error)
         }
-        v1::replace_branch(&*self.storage, name, from, Some(target)).await
+        Err(error) => Err(error),
     }
+}
 
-    /// Returns true if the refs that the last attempt moved are where it moved them: then it was
-    /// written, though its answer was lost.
-    async fn are_moved(&self, imports: &[RefImport<'_>], outcomes: &[Result<()>]) -> Result<bool> {
-        let Refs { branches, tags, .. } = Repository::open(Arc::clone(&self.storage)).await?.refs().await?;
-        let is_there = |import: &RefImport<'_>| {
-            let refs = if import.kind == RefKind::Branch { &branches } else { &tags };
-            refs.get(import.name) == Some(&import.target)
-        };
-        let mut moved = imports.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_ok()).peekable();
-        Ok(moved.peek().is_some() && moved.all(|(import, _)| is_there(import)))
+async fn import_in_v1(repository: &Repository, import: &RefImport<'_>) -> Result<()> {
+    let RefImport { kind, name, expected, target, is_forward } = *import;
+    let Some(from) = expected else { return v1::create_ref(&*repository.storage, kind, name, target).await };
+    if is_forward && !is_ancestor(repository, from, target).await? {
+        return Err(not_forward(import, from));
     }
+    v1::replace_branch(&*repository.storage, name, from, Some(target)).await
+}
+
+/// Returns true if the refs that the last attempt moved are where it moved them: then it was
+/// written, though its answer was lost.
+async fn are_moved(repository: &Repository, imports: &[RefImport<'_>], outcomes: &[Result<()>]) -> Result<bool> {
+    let Refs { branches, tags, .. } = Repository::open(Arc::clone(&repository.storage)).await?.refs().await?;
+    let is_there = |import: &RefImport<'_>| {
+        let refs = if import.kind == RefKind::Branch { &branches } else { &tags };
+        refs.get(import.name) == Some(&import.target)
+    };
+    let mut moved = imports.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_ok()).peekable();
+    Ok(moved.peek().is_some() && moved.all(|(import, _)| is_there(import)))
 }
 
 /// Returns true for an error that concerns one ref.

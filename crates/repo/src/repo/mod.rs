@@ -123,7 +123,7 @@ impl Repository {
     /// Fails with [`ErrorKind::NotARepository`] if there is none, and with
     /// [`ErrorKind::Unsupported`] for a generation that this program does not read.
     pub async fn open(storage: Arc<dyn Storage>) -> Result<Self> {
-        Self::open_in(storage, Order::InTurn).await
+        open_in(storage, Order::InTurn).await
     }
 
     /// Opens a repository for the first time, otherwise like [`Repository::open`]: one of version 1
@@ -134,69 +134,7 @@ impl Repository {
             Some(cache) => cache.run_blocking(|cache| cache.document("repo", MAX_REPO_FILE)?.bytes).await.is_some(),
             None => false,
         };
-        Self::open_in(storage, if seen { Order::InTurn } else { Order::AtOnce }).await
-    }
-
-    async fn open_in(storage: Arc<dyn Storage>, order: Order) -> Result<Self> {
-        let with_slash = storage.capabilities().with_slash.clone();
-        let none = match Self::open_at(storage, order).await {
-            Err(error) if error.kind() == ErrorKind::NotARepository => error,
-            other => return other,
-        };
-        // Old releases wrote keys with a leading slash at the root of a bucket.
-        let Some(storage) = with_slash else { return Err(none) };
-        match Self::open_at(storage, order).await {
-            Ok(repository) => {
-                info!("{}: the keys of its objects begin with a slash", repository.storage.location());
-                Ok(repository)
-            }
-            Err(error) if error.kind() == ErrorKind::NotARepository => Err(none),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn open_at(storage: Arc<dyn Storage>, order: Order) -> Result<Self> {
-        let own = Arc::clone(&storage);
-        let main = async move { Layout::V1.branch(&*own, DEFAULT_BRANCH).await }.boxed();
-        let repo = decoded::changing(&*storage, "repo", MAX_REPO_FILE, RepoInfo::decode).boxed();
-        let (repo, main) = match order {
-            Order::InTurn => (repo.await, main),
-            Order::AtOnce => match select(repo, main).await {
-                Either::Left(answered) => answered,
-                Either::Right((main, repo)) => (repo.await, ready(main).boxed()),
-            },
-        };
-        match repo {
-            Ok(found) => Ok(Repository::of_file(storage, RepoFile::of(found)?)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Self::open_older(storage, main).await,
-            Err(error) => Err(error.context(storage.location())),
-        }
-    }
-
-    /// Opens a repository that has no object `repo`; `main` reads that branch of version 1.
-    async fn open_older(
-        storage: Arc<dyn Storage>,
-        main: impl Future<Output = Result<Option<ObjectId>>>,
-    ) -> Result<Self> {
-        // Nearly all that opens a repository needs the configuration, too, but not first.
-        let config = v1::ConfigRead::begin(&storage);
-        if let Some(main) = main.await? {
-            let read = Read::Config(config);
-            return Ok(Repository { read, ..Repository::new(storage, Generation::V1(Some(main))) });
-        }
-        // Without a version 1 branch `main`, the listing of refs decides.
-        let objects = match storage.list("refs/").await {
-            Err(error) if error.kind() == ErrorKind::Unsupported => return Err(no_repository(&*storage)),
-            listed => listed.context(|| storage.location().to_owned())?,
-        };
-        if let Some((layout, storage)) = alpha::detect(&storage, &objects).await? {
-            info!("{}: a repository of a release before 0.2", storage.location());
-            return Ok(Repository::new(storage, Generation::Alpha(layout)));
-        }
-        if objects.iter().any(|object| object.key.ends_with("/ref.json")) {
-            return Ok(Repository::new(storage, Generation::V1(None)));
-        }
-        Err(no_repository(&*storage))
+        open_in(storage, if seen { Order::InTurn } else { Order::AtOnce }).await
     }
 
     fn new(storage: Arc<dyn Storage>, generation: Generation) -> Self {
@@ -425,6 +363,69 @@ impl Repository {
         }
         Ok(snapshot)
     }
+}
+
+/// Opens the repository at `storage`, which may be one whose keys begin with a slash.
+async fn open_in(storage: Arc<dyn Storage>, order: Order) -> Result<Repository> {
+    let with_slash = storage.capabilities().with_slash.clone();
+    let none = match open_at(storage, order).await {
+        Err(error) if error.kind() == ErrorKind::NotARepository => error,
+        other => return other,
+    };
+    // Old releases wrote keys with a leading slash at the root of a bucket.
+    let Some(storage) = with_slash else { return Err(none) };
+    match open_at(storage, order).await {
+        Ok(repository) => {
+            info!("{}: the keys of its objects begin with a slash", repository.storage.location());
+            Ok(repository)
+        }
+        Err(error) if error.kind() == ErrorKind::NotARepository => Err(none),
+        Err(error) => Err(error),
+    }
+}
+
+async fn open_at(storage: Arc<dyn Storage>, order: Order) -> Result<Repository> {
+    let own = Arc::clone(&storage);
+    let main = async move { Layout::V1.branch(&*own, DEFAULT_BRANCH).await }.boxed();
+    let repo = decoded::changing(&*storage, "repo", MAX_REPO_FILE, RepoInfo::decode).boxed();
+    let (repo, main) = match order {
+        Order::InTurn => (repo.await, main),
+        Order::AtOnce => match select(repo, main).await {
+            Either::Left(answered) => answered,
+            Either::Right((main, repo)) => (repo.await, ready(main).boxed()),
+        },
+    };
+    match repo {
+        Ok(found) => Ok(Repository::of_file(storage, RepoFile::of(found)?)),
+        Err(error) if error.kind() == ErrorKind::NotFound => open_older(storage, main).await,
+        Err(error) => Err(error.context(storage.location())),
+    }
+}
+
+/// Opens a repository that has no object `repo`; `main` reads that branch of version 1.
+async fn open_older(
+    storage: Arc<dyn Storage>,
+    main: impl Future<Output = Result<Option<ObjectId>>>,
+) -> Result<Repository> {
+    // Nearly all that opens a repository needs the configuration, too, but not first.
+    let config = v1::ConfigRead::begin(&storage);
+    if let Some(main) = main.await? {
+        let read = Read::Config(config);
+        return Ok(Repository { read, ..Repository::new(storage, Generation::V1(Some(main))) });
+    }
+    // Without a version 1 branch `main`, the listing of refs decides.
+    let objects = match storage.list("refs/").await {
+        Err(error) if error.kind() == ErrorKind::Unsupported => return Err(no_repository(&*storage)),
+        listed => listed.context(|| storage.location().to_owned())?,
+    };
+    if let Some((layout, storage)) = alpha::detect(&storage, &objects).await? {
+        info!("{}: a repository of a release before 0.2", storage.location());
+        return Ok(Repository::new(storage, Generation::Alpha(layout)));
+    }
+    if objects.iter().any(|object| object.key.ends_with("/ref.json")) {
+        return Ok(Repository::new(storage, Generation::V1(None)));
+    }
+    Err(no_repository(&*storage))
 }
 
 /// Fails with [`ErrorKind::ReadOnly`] if `storage` takes no writes.

@@ -56,24 +56,28 @@ impl Repository {
             missing: None,
         })
     }
+}
 
-    /// Returns the commits that were amended since the time `since`, each with the commit before,
-    /// newest first; none before version 2, which has no amended commits. `meter` counts them. The
-    /// log does not tell of what happened in other repositories.
-    pub async fn amended_since(&self, since: u64, meter: &mut Meter) -> Result<Vec<(ObjectId, ObjectId)>> {
-        if self.version() != SpecVersion::V2 {
-            return Ok(Vec::new());
-        }
-        let mut operations = self.operations()?;
-        let mut amended = Vec::new();
-        while let Some(entry) = operations.next().await?.filter(|entry| entry.updated_at >= since) {
-            if let Ok(Operation::CommitAmended { previous, new, .. }) = entry.operation {
-                meter.count_items::<(ObjectId, ObjectId)>(1)?;
-                amended.push((new, previous));
-            }
-        }
-        Ok(amended)
+/// Returns the commits that were amended since the time `since`, each with the commit before,
+/// newest first; none before version 2, which has no amended commits. `meter` counts them. The
+/// log does not tell of what happened in other repositories.
+pub async fn amended_since(
+    repository: &Repository,
+    since: u64,
+    meter: &mut Meter,
+) -> Result<Vec<(ObjectId, ObjectId)>> {
+    if repository.version() != SpecVersion::V2 {
+        return Ok(Vec::new());
     }
+    let mut operations = repository.operations()?;
+    let mut amended = Vec::new();
+    while let Some(entry) = operations.next().await?.filter(|entry| entry.updated_at >= since) {
+        if let Ok(Operation::CommitAmended { previous, new, .. }) = entry.operation {
+            meter.count_items::<(ObjectId, ObjectId)>(1)?;
+            amended.push((new, previous));
+        }
+    }
+    Ok(amended)
 }
 
 impl Operations {

@@ -4,8 +4,6 @@
 //! A change applies to the state at the moment of writing, so that concurrent changes of different
 //! properties all take effect.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json};
 
 use super::flags::FeatureFlag;
@@ -25,30 +23,52 @@ const MAX_TEXT: usize = 4096;
 /// Most bytes of memory that the metadata of a described repository takes.
 const MAX_DESCRIBED: u64 = 1 << 20;
 
+/// Properties of a repository of version 2.
+#[derive(Clone, Copy, Debug)]
+pub struct Properties<'a> {
+    repository: &'a Repository,
+    info: &'a RepoInfo,
+}
+
 impl Repository {
-    /// Returns the status. Fails with [`ErrorKind::Unsupported`] before version 2.
-    pub fn status(&self) -> Result<Status> {
-        Ok(self.properties()?.status())
+    /// Returns the properties of the repository. Fails with [`ErrorKind::Unsupported`] before
+    /// version 2.
+    pub fn properties(&self) -> Result<Properties<'_>> {
+        match &self.generation {
+            Generation::V2(info) => Ok(Properties { repository: self, info }),
+            Generation::V1(_) | Generation::Alpha(_) => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{}: only repositories of format version 2 have a status, metadata and feature flags: `icechunkfs migrate` makes it one",
+                    self.storage.location()
+                ),
+            )),
+        }
+    }
+}
+
+impl Properties<'_> {
+    /// Returns the status.
+    pub fn status(self) -> Status {
+        self.info.status()
     }
 
-    /// Returns the metadata of the repository. Fails with [`ErrorKind::Unsupported`] before version
-    /// 2.
-    pub fn metadata(&self) -> Result<Metered<Map<String, Value>>> {
-        self.properties()?.metadata()
+    /// Returns the metadata of the repository.
+    pub fn metadata(self) -> Result<Metered<Map<String, Value>>> {
+        self.info.metadata()
     }
 
-    /// Returns for each feature flag whether it is on, and whether the repository sets it. Fails
-    /// with [`ErrorKind::Unsupported`] before version 2.
-    pub fn feature_flags(&self) -> Result<Vec<(FeatureFlag, bool, bool)>> {
-        let state = RepoState::from_info(self.properties()?)?;
+    /// Returns for each feature flag whether it is on, and whether the repository sets it.
+    pub fn feature_flags(self) -> Result<Vec<(FeatureFlag, bool, bool)>> {
+        let state = RepoState::from_info(self.info)?;
         Ok(FeatureFlag::ALL.into_iter().map(|flag| (flag, flag.is_on(&state), flag.set_to(&state).is_some())).collect())
     }
 
     /// Describes all properties as JSON: `{"status", "reason", "metadata", "flags"}`, where `flags`
-    /// has those that are set, with true for on, and `metadata` is null if it is very long. None
-    /// before version 2, and if they cannot be read.
-    pub fn described_properties(&self) -> Option<Value> {
-        let info = self.properties().ok()?;
+    /// has those that are set, with true for on, and `metadata` is null if it is very long. None if
+    /// they cannot be read.
+    pub fn describe(self) -> Option<Value> {
+        let info = self.info;
         // A mount keeps what this returns.
         let metadata = info.metadata().ok()?;
         let metadata = (metadata.reserved() <= MAX_DESCRIBED).then(|| metadata.into_inner());
@@ -72,7 +92,7 @@ impl Repository {
     ///
     /// Only this is possible while it is read-only. Programs that are at work notice it with their
     /// next change.
-    pub async fn set_status(&self, clock: Clock, is_read_only: bool, reason: Option<&str>) -> Result<bool> {
+    pub async fn set_status(self, clock: Clock, is_read_only: bool, reason: Option<&str>) -> Result<bool> {
         let availability = u8::from(is_read_only);
         check_text("the reason", reason.unwrap_or_default())?;
         let change = |state: &mut RepoState| {
@@ -82,12 +102,12 @@ impl Repository {
             state.status = Status { availability, set_at: clock(), reason: reason.map(str::to_owned) };
             Ok(Some(Operation::StatusChanged { status: Some(state.status.clone()) }))
         };
-        self.change_property(clock, true, change).await
+        self.change(clock, true, change).await
     }
 
     /// Sets the metadata items in `changes`, and removes those without a value. Returns false if
     /// nothing changes.
-    pub async fn change_metadata(&self, clock: Clock, changes: &[(String, Option<Value>)]) -> Result<bool> {
+    pub async fn change_metadata(self, clock: Clock, changes: &[(String, Option<Value>)]) -> Result<bool> {
         let mut items = Vec::with_capacity(changes.len());
         for (name, value) in changes {
             check_text("the name of a metadata item", name)?;
@@ -108,12 +128,12 @@ impl Repository {
             state.metadata.sort_by(|a, b| a.name.cmp(&b.name));
             Ok((state.metadata != before).then_some(Operation::MetadataChanged))
         };
-        self.change_property(clock, false, change).await
+        self.change(clock, false, change).await
     }
 
     /// Switches a feature flag on or off, or lets its default apply again. Returns false if nothing
     /// changes.
-    pub async fn set_feature_flag(&self, clock: Clock, flag: FeatureFlag, to: Option<bool>) -> Result<bool> {
+    pub async fn set_feature_flag(self, clock: Clock, flag: FeatureFlag, to: Option<bool>) -> Result<bool> {
         let change = |state: &mut RepoState| {
             if flag.set_to(state) == to {
                 return Ok(None);
@@ -134,36 +154,23 @@ impl Repository {
             let is_set = to.is_some();
             Ok(Some(Operation::FeatureFlagChanged { id, new_value, is_set }))
         };
-        self.change_property(clock, false, change).await
+        self.change(clock, false, change).await
     }
 
-    fn properties(&self) -> Result<&Arc<RepoInfo>> {
-        match &self.generation {
-            Generation::V2(info) => Ok(info),
-            Generation::V1(_) | Generation::Alpha(_) => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "{}: only repositories of format version 2 have a status, metadata and feature flags: `icechunkfs migrate` makes it one",
-                    self.storage.location()
-                ),
-            )),
-        }
-    }
-
-    async fn change_property(
-        &self,
+    async fn change(
+        self,
         clock: Clock,
         is_status: bool,
         change: impl FnMut(&mut RepoState) -> Result<Option<Operation>>,
     ) -> Result<bool> {
-        self.properties()?;
+        let storage = &*self.repository.storage;
         if is_status {
-            check_storage_writable(&*self.storage)?;
+            check_storage_writable(storage)?;
         } else {
-            self.check_changes_allowed().await?;
+            self.repository.check_changes_allowed().await?;
         }
         let options = UpdateOptions { is_of_status: is_status, ..UpdateOptions::default() };
-        let changed = update::update_if(&*self.storage, clock, options, change).await;
+        let changed = update::update_if(storage, clock, options, change).await;
         changed.map(|state| state.is_some()).map_err(|error| match error.kind() {
             ErrorKind::Timeout | ErrorKind::Io => error.context(
                 "the storage does not answer, so that the repository may be changed or not: `icechunkfs config` tells later",

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tracing::warn;
 
+use super::history::newest_not_after;
 use super::ref_files::Layout;
 use super::{Generation, Repository};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
@@ -105,35 +106,22 @@ impl Damaged {
 impl Repository {
     /// Returns all branches and tags. A damaged one is left out, with a warning.
     pub async fn refs(&self) -> Result<Refs> {
-        self.read_refs(Damaged::LeftOut).await
+        read_refs(self, Damaged::LeftOut).await
     }
 
     /// Returns all branches and tags, for callers that would lose what a missing one leads to.
     ///
     /// Fails with [`ErrorKind::Corrupt`] if one is damaged.
     pub async fn complete_refs(&self) -> Result<Refs> {
-        self.read_refs(Damaged::Refused).await
-    }
-
-    async fn read_refs(&self, damaged: Damaged) -> Result<Refs> {
-        match &self.generation {
-            Generation::Alpha(layout) => layout.refs(&*self.storage, damaged).await,
-            Generation::V1(_) => Layout::V1.refs(&*self.storage, damaged).await,
-            Generation::V2(info) => {
-                let mut meter = Meter::new("the names of branches and tags").beside(info.size());
-                let branches = readable(info.branches(), damaged, &mut meter)?;
-                let tags = readable(info.tags(), damaged, &mut meter)?;
-                Ok(Refs { branches, tags, memory: meter.into() })
-            }
-        }
+        read_refs(self, Damaged::Refused).await
     }
 
     /// Resolves `spec` to a snapshot. The error for a name that does not exist proposes similar
     /// ones.
     pub async fn resolve(&self, spec: &RefSpec) -> Result<ObjectId> {
         match spec {
-            RefSpec::Branch(name) => self.resolve_name("branch", name).await,
-            RefSpec::Tag(name) => self.resolve_name("tag", name).await,
+            RefSpec::Branch(name) => resolve_name(self, "branch", name).await,
+            RefSpec::Tag(name) => resolve_name(self, "tag", name).await,
             RefSpec::Snapshot(id) => match &self.generation {
                 // A missing snapshot is detected when its file is read.
                 Generation::Alpha(_) | Generation::V1(_) => Ok(*id),
@@ -144,8 +132,8 @@ impl Repository {
                 )),
             },
             RefSpec::AsOf { branch, time } => {
-                let tip = self.resolve_name("branch", branch).await?;
-                self.newest_not_after(tip, *time).await?.ok_or_else(|| {
+                let tip = resolve_name(self, "branch", branch).await?;
+                newest_not_after(self, tip, *time).await?.ok_or_else(|| {
                     Error::new(
                         ErrorKind::NotFound,
                         format!(
@@ -157,50 +145,63 @@ impl Repository {
             }
         }
     }
+}
 
-    async fn resolve_name(&self, kind: &str, name: &str) -> Result<ObjectId> {
-        let found = match &self.generation {
-            _ if kind == "branch" => self.branch_tip(name).await?,
-            Generation::Alpha(layout) => layout.tag(&*self.storage, name).await?,
-            Generation::V1(_) => Layout::V1.tag(&*self.storage, name).await?,
-            Generation::V2(info) => info.tag(name).transpose()?,
-        };
-        match found {
-            Some(id) => Ok(id),
-            None => Err(self.unknown_name(kind, name).await),
+async fn read_refs(repository: &Repository, damaged: Damaged) -> Result<Refs> {
+    match &repository.generation {
+        Generation::Alpha(layout) => layout.refs(&*repository.storage, damaged).await,
+        Generation::V1(_) => Layout::V1.refs(&*repository.storage, damaged).await,
+        Generation::V2(info) => {
+            let mut meter = Meter::new("the names of branches and tags").beside(info.size());
+            let branches = readable(info.branches(), damaged, &mut meter)?;
+            let tags = readable(info.tags(), damaged, &mut meter)?;
+            Ok(Refs { branches, tags, memory: meter.into() })
         }
     }
+}
 
-    /// Returns the error for a name that does not exist. A failure to list the refs for its
-    /// proposals must not hide it.
-    pub(crate) async fn unknown_name(&self, kind: &str, name: &str) -> Error {
-        let mut message = format!("no {kind} `{name}` in {}", self.storage.location());
-        if let Ok(refs) = self.refs().await {
-            let any: BTreeMap<String, ObjectId>;
-            let none = BTreeMap::new();
-            let (same, other, other_kind) = match kind {
-                "tag" => (&refs.tags, &refs.branches, "branch"),
-                "branch" => (&refs.branches, &refs.tags, "tag"),
-                _ => {
-                    any = refs.branches.iter().chain(&refs.tags).map(|(name, id)| (name.clone(), *id)).collect();
-                    (&any, &none, "")
-                }
-            };
-            let near = nearest(name, same.keys());
-            if other.contains_key(name) {
-                message += &format!("; there is a {other_kind} of that name: --{other_kind} {}", shell::quote(name));
-            } else if !near.is_empty() {
-                message += &format!("; did you mean {}?", near.join(" or "));
-            } else if same.is_empty() {
-                message += &format!("; it has no {kind} at all");
-            } else {
-                let some: Vec<String> = same.keys().take(MAX_SUGGESTIONS).map(|n| format!("`{n}`")).collect();
-                let more = if same.len() > some.len() { ", ..." } else { "" };
-                message += &format!("; there is {}{more}", some.join(", "));
+async fn resolve_name(repository: &Repository, kind: &str, name: &str) -> Result<ObjectId> {
+    let found = match &repository.generation {
+        _ if kind == "branch" => repository.branch_tip(name).await?,
+        Generation::Alpha(layout) => layout.tag(&*repository.storage, name).await?,
+        Generation::V1(_) => Layout::V1.tag(&*repository.storage, name).await?,
+        Generation::V2(info) => info.tag(name).transpose()?,
+    };
+    match found {
+        Some(id) => Ok(id),
+        None => Err(unknown_name(repository, kind, name).await),
+    }
+}
+
+/// Returns the error for a name that does not exist. A failure to list the refs for its
+/// proposals must not hide it.
+pub(crate) async fn unknown_name(repository: &Repository, kind: &str, name: &str) -> Error {
+    let mut message = format!("no {kind} `{name}` in {}", repository.storage.location());
+    if let Ok(refs) = repository.refs().await {
+        let any: BTreeMap<String, ObjectId>;
+        let none = BTreeMap::new();
+        let (same, other, other_kind) = match kind {
+            "tag" => (&refs.tags, &refs.branches, "branch"),
+            "branch" => (&refs.branches, &refs.tags, "tag"),
+            _ => {
+                any = refs.branches.iter().chain(&refs.tags).map(|(name, id)| (name.clone(), *id)).collect();
+                (&any, &none, "")
             }
+        };
+        let near = nearest(name, same.keys());
+        if other.contains_key(name) {
+            message += &format!("; there is a {other_kind} of that name: --{other_kind} {}", shell::quote(name));
+        } else if !near.is_empty() {
+            message += &format!("; did you mean {}?", near.join(" or "));
+        } else if same.is_empty() {
+            message += &format!("; it has no {kind} at all");
+        } else {
+            let some: Vec<String> = same.keys().take(MAX_SUGGESTIONS).map(|n| format!("`{n}`")).collect();
+            let more = if same.len() > some.len() { ", ..." } else { "" };
+            message += &format!("; there is {}{more}", some.join(", "));
         }
-        Error::new(ErrorKind::NotFound, message)
     }
+    Error::new(ErrorKind::NotFound, message)
 }
 
 /// Copies refs, which `meter` counts.

@@ -11,8 +11,8 @@
 //! be made which it would mean some day. A branch that is itself called `tag/v1` is
 //! `branch/tag/v1`. An ambiguous revision is an error that lists its meanings.
 
-use super::refs::RefSpec;
-use super::{Repository, refs::Refs};
+use super::Repository;
+use super::refs::{RefSpec, Refs, unknown_name};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_format::format::ids::ObjectId;
 
@@ -32,12 +32,12 @@ impl Repository {
     /// if it is ambiguous.
     pub async fn resolve_revision(&self, word: &str) -> Result<Resolved> {
         let refs = self.refs().await?;
-        if let Some(found) = self.resolve_name_or_id(word, &refs).await? {
+        if let Some(found) = resolve_name_or_id(self, word, &refs).await? {
             return Ok(found);
         }
-        let Some((base, steps)) = split_steps(word) else { return Err(self.unknown_revision(word).await) };
-        let Some(base) = self.resolve_name_or_id(base, &refs).await? else {
-            return Err(self.unknown_revision(base).await);
+        let Some((base, steps)) = split_steps(word) else { return Err(unknown_revision(self, word).await) };
+        let Some(base) = resolve_name_or_id(self, base, &refs).await? else {
+            return Err(unknown_revision(self, base).await);
         };
         // The first entry is the commit itself.
         let mut found = None;
@@ -54,51 +54,51 @@ impl Repository {
         })?;
         Ok(Resolved { id, spec: RefSpec::Snapshot(id) })
     }
+}
 
-    /// Resolves `word` without splitting off `~N`; none if it names nothing.
-    async fn resolve_name_or_id(&self, word: &str, refs: &Refs) -> Result<Option<Resolved>> {
-        if let Some(Ok(id)) = word.strip_prefix("snapshot/").map(str::parse::<ObjectId>) {
-            let spec = RefSpec::Snapshot(id);
-            return Ok(Some(Resolved { id: self.resolve(&spec).await?, spec }));
-        }
-        let mut meanings = if is_of_snapshot(word) { Vec::new() } else { refs_named(word, refs) };
-        // Names take precedence over ids: in version 1, an id is not known to exist before its
-        // snapshot is read.
-        if meanings.is_empty()
-            && let Ok(id) = word.parse::<ObjectId>()
-        {
-            let spec = RefSpec::Snapshot(id);
-            meanings.push(Resolved { id: self.resolve(&spec).await?, spec });
-        }
-        match meanings.as_slice() {
-            [first, rest @ ..] if rest.iter().any(|other| other.id != first.id) => {
-                let all: Vec<String> = meanings.iter().map(|meaning| meaning.spec.to_string()).collect();
-                Err(Error::invalid(format!(
-                    "`{word}` can mean {}: write branch/NAME, tag/NAME or snapshot/ID",
-                    all.join(" or ")
-                )))
-            }
-            [] => Ok(None),
-            [first, ..] => Ok(Some(first.clone())),
-        }
+/// Resolves `word` without splitting off `~N`; none if it names nothing.
+async fn resolve_name_or_id(repository: &Repository, word: &str, refs: &Refs) -> Result<Option<Resolved>> {
+    if let Some(Ok(id)) = word.strip_prefix("snapshot/").map(str::parse::<ObjectId>) {
+        let spec = RefSpec::Snapshot(id);
+        return Ok(Some(Resolved { id: repository.resolve(&spec).await?, spec }));
     }
-
-    async fn unknown_revision(&self, word: &str) -> Error {
-        let (kind, name) = match (word.strip_prefix("tag/"), word.strip_prefix("branch/")) {
-            (Some(name), _) => ("tag", name),
-            (None, Some(name)) => ("branch", name),
-            (None, None) => ("branch, tag or snapshot", word),
-        };
-        let error = self.unknown_name(kind, name).await;
-        match self.refs().await {
-            Ok(refs) if name != word && refs.branches.contains_key(word) => {
-                error.context(format!("the branch that is called `{word}` itself is branch/{word}"))
-            }
-            Ok(refs) if name != word && refs.tags.contains_key(word) => {
-                error.context(format!("the tag that is called `{word}` itself is tag/{word}"))
-            }
-            _ => error,
+    let mut meanings = if is_of_snapshot(word) { Vec::new() } else { refs_named(word, refs) };
+    // Names take precedence over ids: in version 1, an id is not known to exist before its
+    // snapshot is read.
+    if meanings.is_empty()
+        && let Ok(id) = word.parse::<ObjectId>()
+    {
+        let spec = RefSpec::Snapshot(id);
+        meanings.push(Resolved { id: repository.resolve(&spec).await?, spec });
+    }
+    match meanings.as_slice() {
+        [first, rest @ ..] if rest.iter().any(|other| other.id != first.id) => {
+            let all: Vec<String> = meanings.iter().map(|meaning| meaning.spec.to_string()).collect();
+            Err(Error::invalid(format!(
+                "`{word}` can mean {}: write branch/NAME, tag/NAME or snapshot/ID",
+                all.join(" or ")
+            )))
         }
+        [] => Ok(None),
+        [first, ..] => Ok(Some(first.clone())),
+    }
+}
+
+async fn unknown_revision(repository: &Repository, word: &str) -> Error {
+    let (kind, name) = match (word.strip_prefix("tag/"), word.strip_prefix("branch/")) {
+        (Some(name), _) => ("tag", name),
+        (None, Some(name)) => ("branch", name),
+        (None, None) => ("branch, tag or snapshot", word),
+    };
+    let error = unknown_name(repository, kind, name).await;
+    match repository.refs().await {
+        Ok(refs) if name != word && refs.branches.contains_key(word) => {
+            error.context(format!("the branch that is called `{word}` itself is branch/{word}"))
+        }
+        Ok(refs) if name != word && refs.tags.contains_key(word) => {
+            error.context(format!("the tag that is called `{word}` itself is tag/{word}"))
+        }
+        _ => error,
     }
 }
 

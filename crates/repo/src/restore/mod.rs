@@ -26,6 +26,7 @@ use crate::commit::gc_guard;
 use crate::commit::progress::CommitProgress;
 use crate::commit::request::KnownObjects;
 use crate::reader::Reader;
+use crate::repo::history::is_on_a_ref;
 use crate::repo::refs::RefSpec;
 use crate::repo::revision::Resolved;
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -92,7 +93,7 @@ pub async fn check_chunks(
 ///
 /// Fails with [`ErrorKind::Corrupt`] and the name of the first chunk whose object is missing.
 pub async fn check_objects(repository: &Repository, now: &Snapshot, source: ObjectId, plan: &Plan) -> Result<()> {
-    if plan.changes.chunk_count() == 0 || repository.is_on_a_ref(source).await? {
+    if plan.changes.chunk_count() == 0 || is_on_a_ref(repository, source).await? {
         return Ok(());
     }
     gc_guard::check_objects(repository.storage(), now, &plan.changes).await.map_err(|error| match error.kind() {

@@ -12,6 +12,8 @@ use std::collections::{HashMap, HashSet};
 use super::history::Outstanding;
 use crate::commit::replace_record::{Records, records_of_amended};
 use crate::repo::Repository;
+use crate::repo::history::walk_all;
+use crate::repo::operations::amended_since;
 use crate::repo::refs::Refs;
 use icechunkfs_base::error::{ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, SharedReservation};
@@ -44,7 +46,7 @@ impl Amended {
         let Some(since) = times.min() else { return Ok(Amended::default()) };
         let mut meter = Meter::new("the amended commits");
         let previous: HashMap<ObjectId, ObjectId> =
-            source.amended_since(since, &mut meter).await?.into_iter().collect();
+            amended_since(source, since, &mut meter).await?.into_iter().collect();
         let amended: Vec<ObjectId> =
             outstanding.commits.iter().map(|commit| commit.id).filter(|id| previous.contains_key(id)).collect();
         let mut items = HashMap::new();
@@ -82,7 +84,7 @@ async fn known_elsewhere(repositories: [Option<&Repository>; 2], meter: &mut Met
             }
             Ok(true)
         };
-        repository.walk_all(tips, visit).await?;
+        walk_all(repository, tips, visit).await?;
     }
     Ok(known)
 }

@@ -14,10 +14,11 @@ use super::history::Outstanding;
 use super::objects::Copy;
 use super::{Counters, Ends, Failure, check_logs, check_metadata, removal};
 use crate::repo::Repository;
-use crate::repo::change_refs::RefKind;
+use crate::repo::change_refs::{RefKind, check_new_name};
 use crate::repo::clock::is_of_future;
-use crate::repo::import_ref::{RefImport, StoredCommits};
-use crate::repo::refs::Refs;
+use crate::repo::history::{is_ancestor, walk_all};
+use crate::repo::import_ref::{RefImport, StoredCommits, import_refs};
+use crate::repo::refs::{Refs, unknown_name};
 use crate::repo::revision::is_revision_of_another;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, Metered};
@@ -123,7 +124,7 @@ async fn attempt(
     let tips = there.branches.values().chain(there.tags.values()).copied();
     let mut present = HashSet::new();
     let visit = |commit: SnapshotInfo| Ok(present.insert(commit.id));
-    destination.walk_all(tips.collect::<HashSet<_>>(), visit).await.context(place)?;
+    walk_all(destination, tips.collect::<HashSet<_>>(), visit).await.context(place)?;
     let deleted = destination.deleted_tags().await.context(place)?;
     let mut refs = wanted(source, &options.refs).await?;
     for found in &mut refs {
@@ -182,7 +183,7 @@ async fn move_refs(
     if moves.is_empty() {
         return Ok(());
     }
-    let outcomes = match destination.import_refs(&moves, commits, clock).await {
+    let outcomes = match import_refs(destination, &moves, commits, clock).await {
         Ok(outcomes) => outcomes,
         Err(error) if error.kind() == ErrorKind::Busy => return Err(Failure::Changed(error)),
         Err(error) => return Err(Failure::Final(error.context(place()))),
@@ -220,7 +221,7 @@ async fn agreed(
     let targets = agreements.targets(&**destination.storage(), &**source.storage());
     let targets: Vec<ObjectId> = targets.into_iter().filter(|target| present.contains(target)).collect();
     let mut agreed = HashSet::new();
-    destination.walk_all(targets, |commit| Ok(agreed.insert(commit.id))).await?;
+    walk_all(destination, targets, |commit| Ok(agreed.insert(commit.id))).await?;
     Ok(agreed)
 }
 
@@ -245,7 +246,7 @@ async fn wanted(source: &Repository, names: &[String]) -> Result<Vec<PushedRef>>
     let all = branches.iter().map(|named| of(RefKind::Branch, named));
     let all = all.chain(tags.iter().map(|named| of(RefKind::Tag, named)));
     if let Some(unknown) = names.iter().find(|name| !branches.contains_key(*name) && !tags.contains_key(*name)) {
-        return Err(source.unknown_name("branch or tag", unknown).await);
+        return Err(unknown_name(source, "branch or tag", unknown).await);
     }
     Ok(all.filter(|found| names.is_empty() || names.contains(&found.name)).collect())
 }
@@ -291,7 +292,7 @@ async fn change_of(
         return Ok(match found.kind {
             RefKind::Tag if deleted.contains(&found.name) => deleted_tag(),
             // A stranger's names must not keep the others from moving.
-            kind => match destination.check_name(kind, &found.name) {
+            kind => match check_new_name(destination, kind, &found.name) {
                 Ok(()) if is_revision_of_another(&found.name) => Change::Refused(
                     "its name would be taken for another commit there: rename it, or copy it with `branch` or `tag create`".to_owned(),
                 ),
@@ -308,7 +309,7 @@ async fn change_of(
     }
     let joined = joined(source, found.to, present).await?;
     if let Some(joined) = joined
-        && destination.is_ancestor(from, joined).await.context(|| destination.storage().location().to_owned())?
+        && is_ancestor(destination, from, joined).await.context(|| destination.storage().location().to_owned())?
     {
         return Ok(Change::Forward);
     }

@@ -13,7 +13,7 @@ use super::Failure;
 use crate::repo::Repository;
 use crate::repo::clock::TOLERANCE;
 use crate::repo::collect::NeededObjects;
-use crate::repo::collect::finished::UnfinishedCollection;
+use crate::repo::collect::finished::{UnfinishedCollection, unfinished_collection};
 use crate::repo::collect::mark::MAX_COLLECTION_TIME;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::times::{Clock, format_time};
@@ -45,7 +45,7 @@ pub(super) async fn wait(
 ) -> Result<bool, Failure> {
     let Some(state) = destination.state()?.filter(|_| !found.is_empty()) else { return Ok(false) };
     let place = || destination.storage().location().to_owned();
-    let unfinished = destination.unfinished_collection(clock()).await.context(place)?;
+    let unfinished = unfinished_collection(destination, clock()).await.context(place)?;
     // Of a collection that the log has no room for any more, nothing would tell when it can be
     // forgotten.
     let Some(UnfinishedCollection::Begun(begun)) = unfinished else { return Ok(false) };
@@ -63,7 +63,7 @@ pub(super) async fn wait(
     let deadline = tokio::time::Instant::now() + MAX_WAIT;
     while tokio::time::Instant::now() < deadline {
         tokio::time::sleep(PAUSE).await;
-        let unfinished = destination.unfinished_collection(clock()).await.context(place)?;
+        let unfinished = unfinished_collection(destination, clock()).await.context(place)?;
         if !matches!(unfinished, Some(UnfinishedCollection::Begun(_))) {
             return Ok(true);
         }

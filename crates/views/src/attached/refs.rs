@@ -17,6 +17,7 @@ use icechunkfs_base::memory::{Meter, Metered};
 use icechunkfs_base::times::{format_time, parse_time};
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::history::walk_all;
 use icechunkfs_repo::repo::refs::RefSpec;
 use icechunkfs_store::storage::Storage;
 use icechunkfs_tree::tree::nodes::MAX_NAME;
@@ -162,13 +163,12 @@ impl FreshRefs {
                 let tips: Vec<ObjectId> = refs.branches.values().chain(refs.tags.values()).copied().collect();
                 let mut names = BTreeMap::new();
                 let mut meter = Meter::new(NAMES);
-                repository
-                    .walk_all(tips, |commit| {
-                        meter.count(NAME_BYTES)?;
-                        names.insert(commit.id.to_string(), commit.id);
-                        Ok(true)
-                    })
-                    .await?;
+                walk_all(&repository, tips, |commit| {
+                    meter.count(NAME_BYTES)?;
+                    names.insert(commit.id.to_string(), commit.id);
+                    Ok(true)
+                })
+                .await?;
                 meter.finish(names)
             }
             NameKind::Time if has_history => match refs.branches.get(&self.branch) {

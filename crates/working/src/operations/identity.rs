@@ -7,10 +7,11 @@ use tracing::debug;
 use crate::overlay::Origin;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::identity::Identity;
 
 /// Returns the origin that a journal records for branch `branch` of `repository`.
 pub(super) async fn origin_of(repository: &Repository, branch: &str) -> Result<Origin> {
-    let identity = match repository.identity().await {
+    let identity = match Identity::of(repository).await {
         // An operation that needs the unreadable object reports the error itself.
         Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unsupported) => {
             debug!("the repository's identity cannot be read: {error}");
@@ -35,7 +36,7 @@ pub(super) async fn compare(
     let same_repository = match &recorded.identity {
         // An old journal has no identity: only the location can be compared.
         None => same_location,
-        Some(identity) => recorded.identity == now.identity || repository.has_identity(identity).await?,
+        Some(identity) => recorded.identity == now.identity || identity.is_of(repository).await?,
     };
     match (same_repository, same_location, &recorded.identity) {
         (true, true, _) => Ok(None),

@@ -21,6 +21,7 @@ use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_repo::commit::rebase::commits_since;
 use icechunkfs_repo::reader::Reader;
+use icechunkfs_repo::repo::history::is_ancestor;
 use icechunkfs_repo::repo::refs::RefSpec;
 use icechunkfs_repo::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs_tree::tree::Tree;
@@ -245,7 +246,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     let chunks = detected.changes.chunk_count();
     let moved = match tip {
         Ok(tip) if tip == base => "",
-        Ok(tip) if matches!(repository.is_ancestor(base, tip).await, Ok(false)) => "; the branch was reset since",
+        Ok(tip) if matches!(is_ancestor(repository, base, tip).await, Ok(false)) => "; the branch was reset since",
         Ok(_) => "; the branch has moved on since",
         Err(_) => "; the branch is gone",
     };

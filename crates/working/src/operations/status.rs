@@ -11,6 +11,7 @@ use icechunkfs_base::printable;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::commit::membership::ungrouped_by;
 use icechunkfs_repo::commit::warnings::Warning;
+use icechunkfs_repo::repo::history::is_ancestor;
 use icechunkfs_repo::repo::refs::RefSpec;
 
 /// Paths of one kind that the text lists; the rest is counted.
@@ -133,7 +134,7 @@ impl Session {
         };
         status.tip = Some(tip);
         status.branch_moved = tip != status.base;
-        status.branch_reset = status.branch_moved && !repository.is_ancestor(status.base, tip).await?;
+        status.branch_reset = status.branch_moved && !is_ancestor(&repository, status.base, tip).await?;
         // Nothing of this mount landed on a branch that was reset.
         status.landed = find_landed(&repository, &self.working, status.base).await.unwrap_or_default();
         Ok(())

@@ -49,24 +49,22 @@ pub enum UnfinishedCollection {
     Possible,
 }
 
-impl Repository {
-    /// Returns the newest collection of garbage that may still remove objects at time `now`
-    /// (microseconds since 1970-01-01 UTC). None before version 2, which records no collections.
-    pub async fn unfinished_collection(&self, now: u64) -> Result<Option<UnfinishedCollection>> {
-        let (begun, is_cut) = match &self.generation {
-            Generation::Alpha(_) | Generation::V1(_) => return Ok(None),
-            Generation::V2(info) => begun_since(info, now.saturating_sub(MAX_COLLECTION_TIME)),
-        };
-        for begun in begun {
-            match self.storage.size(&key(begun)).await {
-                Ok(_) => {}
-                // A store whose objects one may not list hides in this way that there is none.
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
-                    return Ok(Some(UnfinishedCollection::Begun(begun)));
-                }
-                Err(error) => return Err(error),
+/// Returns the newest collection of garbage that may still remove objects at time `now`
+/// (microseconds since 1970-01-01 UTC). None before version 2, which records no collections.
+pub async fn unfinished_collection(repository: &Repository, now: u64) -> Result<Option<UnfinishedCollection>> {
+    let (begun, is_cut) = match &repository.generation {
+        Generation::Alpha(_) | Generation::V1(_) => return Ok(None),
+        Generation::V2(info) => begun_since(info, now.saturating_sub(MAX_COLLECTION_TIME)),
+    };
+    for begun in begun {
+        match repository.storage.size(&key(begun)).await {
+            Ok(_) => {}
+            // A store whose objects one may not list hides in this way that there is none.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+                return Ok(Some(UnfinishedCollection::Begun(begun)));
             }
+            Err(error) => return Err(error),
         }
-        Ok(is_cut.then_some(UnfinishedCollection::Possible))
     }
+    Ok(is_cut.then_some(UnfinishedCollection::Possible))
 }

@@ -22,7 +22,7 @@ use futures_util::{StreamExt, stream};
 use super::late_refs::LateRefs;
 use super::old_refs::OldRefs;
 use super::{Contents, operations};
-use crate::repo::history::cycle;
+use crate::repo::history::{cycle, read_commit};
 use crate::repo::ref_files::Layout;
 use crate::repo::{Generation, Repository, check_storage_writable, v1};
 use icechunkfs_base::blocking::blocking;
@@ -191,7 +191,7 @@ pub(super) async fn read_contents(
     read_refs(repository, &mut contents).await?;
     progress.snapshots.store(ids.len() as u64, Ordering::Relaxed);
     let read = stream::iter(ids).map(|id| async move {
-        let commit = repository.read_commit(id).await;
+        let commit = read_commit(repository, id).await;
         progress.read.fetch_add(1, Ordering::Relaxed);
         commit.ok()
     });
@@ -216,7 +216,7 @@ async fn add_commits(
         while let Some(id) = next.filter(|id| !contents.commits.contains_key(id)) {
             let commit = match all.remove(&id) {
                 Some(commit) => commit,
-                None => repository.read_commit(id).await.context(|| format!("the history of {tip}"))?,
+                None => read_commit(repository, id).await.context(|| format!("the history of {tip}"))?,
             };
             path.insert(id);
             next = commit.parent;
