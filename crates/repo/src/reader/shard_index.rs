@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Reader;
 use super::chunk::ChunkRange;
+use super::shards::RemoteShard;
 use crate::cache::CacheKey;
 use icechunkfs_base::error::Result;
 use icechunkfs_format::zarr::shard::{Index, IndexForm, ShardLayout};
@@ -48,7 +49,7 @@ impl Reader {
         let load = async move {
             let bytes = match sharding.index_range(shard.length).filter(|_| this.is_file(&shard.object)) {
                 Some(place) => Some(this.read_exactly(&shard, place.start, place.end - place.start).await?),
-                None => this.index_bytes(&sharding, &shard).await?,
+                None => RemoteShard { reader: &this, sharding: &sharding, shard: &shard }.index_bytes().await?,
             };
             Ok(Index::decode(&sharding, shard.length, bytes.unwrap_or_default()).map(Arc::new))
         };

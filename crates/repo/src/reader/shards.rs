@@ -103,24 +103,6 @@ impl Streams {
 }
 
 impl Reader {
-    /// Returns bytes `offset..offset + length` of `shard`, if they are in memory. The range must
-    /// lie in the shard.
-    fn read_shard_now(self: &Arc<Self>, shard: &ChunkRange, offset: u64, length: usize) -> Option<Data> {
-        let range = offset..offset.checked_add(length as u64)?;
-        if only(shard, offset, length as u64).is_some_and(|(piece, _)| self.cache.get(&piece).is_some()) {
-            self.access_pattern.shards.lock().get_or_insert_mut(shard.clone(), Streams::default).record(&range);
-            return self.read_now(shard, offset, length);
-        }
-        let layout = self.cache.get(&LayoutKey(shard.clone()))?;
-        let mut parts = Vec::new();
-        for number in layout.touched(&range) {
-            parts.push((layout.piece(number), self.cache.get(&piece_of(shard, &layout, number))?));
-        }
-        let data = join(&parts, &range)?;
-        self.prefetch_shard(shard, &layout, &range);
-        Some(data)
-    }
-
     /// Reads bytes `offset..offset + length` of `shard`, at least one, which must lie in it: all of
     /// them, or an error.
     pub async fn read_shard(
@@ -133,53 +115,109 @@ impl Reader {
         if self.is_file(&shard.object) || is_small(sharding, shard) {
             return self.read(shard, offset, length).await;
         }
-        if let Some(data) = self.read_shard_now(shard, offset, length) {
+        RemoteShard { reader: self, sharding, shard }.read(offset, length).await
+    }
+
+    /// Returns true if `piece` is on this machine, or being loaded.
+    pub(super) fn is_near(&self, piece: &ChunkRange) -> bool {
+        self.has(piece)
+            || piece.name().is_some_and(|name| self.storage.disk_cache().is_some_and(|disk| disk.has(&name)))
+    }
+
+    /// Returns true if most of `shard` was read in sequence.
+    pub fn reads_most_of(&self, shard: &ChunkRange) -> bool {
+        self.access_pattern.shards.lock().peek(shard).is_some_and(|streams| streams.has_most_of(shard.length))
+    }
+
+    /// Returns the range of `shard` that a reader of a part needs first: the index.
+    pub fn first_of_shard(&self, sharding: &ShardLayout, shard: &ChunkRange) -> ChunkRange {
+        match index_piece(sharding, shard.length).filter(|_| !is_small(sharding, shard)) {
+            Some(place) => part(shard, &place),
+            None => shard.clone(),
+        }
+    }
+}
+
+/// Shard of which parts are fetched.
+#[derive(Clone, Copy)]
+pub(super) struct RemoteShard<'a> {
+    pub(super) reader: &'a Arc<Reader>,
+    pub(super) sharding: &'a ShardLayout,
+    pub(super) shard: &'a ChunkRange,
+}
+
+impl RemoteShard<'_> {
+    /// Returns bytes `offset..offset + length` of the shard, if they are in memory. The range must
+    /// lie in the shard.
+    fn read_now(self, offset: u64, length: usize) -> Option<Data> {
+        let RemoteShard { reader, shard, .. } = self;
+        let range = offset..offset.checked_add(length as u64)?;
+        if only(shard, offset, length as u64).is_some_and(|(piece, _)| reader.cache.get(&piece).is_some()) {
+            reader.access_pattern.shards.lock().get_or_insert_mut(shard.clone(), Streams::default).record(&range);
+            return reader.read_now(shard, offset, length);
+        }
+        let layout = reader.cache.get(&LayoutKey(shard.clone()))?;
+        let mut parts = Vec::new();
+        for number in layout.touched(&range) {
+            parts.push((layout.piece(number), reader.cache.get(&self.piece(&layout, number))?));
+        }
+        let data = join(&parts, &range)?;
+        self.prefetch(&layout, &range);
+        Some(data)
+    }
+
+    /// Reads bytes `offset..offset + length`, at least one, which must lie in the shard: all of
+    /// them, or an error.
+    async fn read(self, offset: u64, length: usize) -> Result<Data> {
+        let RemoteShard { reader, sharding, shard } = self;
+        if let Some(data) = self.read_now(offset, length) {
             return Ok(data);
         }
         let range = range_in(shard, offset, length)?;
-        match self.mode(sharding, shard, &range) {
+        match self.mode(&range) {
             ReadMode::Whole => {
-                if let Some(data) = self.read_cached_head(shard, &range) {
+                if let Some(data) = self.read_cached_head(&range) {
                     // The rest is fetched meanwhile.
-                    let _ = self.prefetch(vec![(0, piece_at(shard, 0).0)]);
+                    let _ = reader.prefetch(vec![(0, piece_at(shard, 0).0)]);
                     return Ok(data);
                 }
-                return self.read_pieces(shard, offset, length).await;
+                return reader.read_pieces(shard, offset, length).await;
             }
             ReadMode::Beginning => {
-                return cut(&self.whole(&part(shard, &(0..FULL_SCAN.min(shard.length)))).await?, offset, length);
+                return cut(&reader.whole(&part(shard, &(0..FULL_SCAN.min(shard.length)))).await?, offset, length);
             }
             ReadMode::Parts => {}
         }
-        if let Some(data) = self.read_cached_pieces(shard, &range).await {
+        if let Some(data) = self.read_cached_pieces(&range).await {
             return Ok(data);
         }
         let layout = match index_piece(sharding, shard.length) {
             // A read of the index itself needs no layout.
             Some(place) if place.start <= range.start && range.end <= place.end => {
-                return self.read_piece(&part(shard, &place), range.start - place.start, length).await;
+                return reader.read_piece(&part(shard, &place), range.start - place.start, length).await;
             }
-            _ => self.layout(sharding, shard).await?,
+            _ => self.layout().await?,
         };
-        self.prefetch_shard(shard, &layout, &range);
-        self.fetch_touched(shard, &layout, &range).await;
-        let touched = layout.touched(&range).map(|number| (layout.piece(number), piece_of(shard, &layout, number)));
-        self.join_pieces(&touched.collect::<Vec<_>>(), &range, |_| ()).await
+        self.prefetch(&layout, &range);
+        self.fetch_touched(&layout, &range).await;
+        let touched = layout.touched(&range).map(|number| (layout.piece(number), self.piece(&layout, number)));
+        reader.join_pieces(&touched.collect::<Vec<_>>(), &range, |_| ()).await
     }
 
-    /// Returns how to fetch `range` of `shard`, by the access pattern so far.
-    fn mode(&self, sharding: &ShardLayout, shard: &ChunkRange, range: &Range<u64>) -> ReadMode {
+    /// Returns how to fetch `range`, by the access pattern so far.
+    fn mode(self, range: &Range<u64>) -> ReadMode {
+        let RemoteShard { reader, sharding, shard } = self;
         let long = range.end - range.start;
         // The first of several concurrent requests need not arrive first.
         let begins =
             if range.start == 0 { long >= MAYBE_FULL_SCAN } else { range.start < MAX_GAP && long >= FULL_SCAN };
         let index = index_piece(sharding, shard.length).filter(|_| begins && sharding.location == IndexLocation::End);
-        let first = match index.map(|place| self.is_near(&part(shard, &place))) {
+        let first = match index.map(|place| reader.is_near(&part(shard, &place))) {
             Some(false) if long >= FULL_SCAN => ReadMode::Whole,
             Some(false) => ReadMode::Beginning,
             _ => ReadMode::Parts,
         };
-        let mut shards = self.access_pattern.shards.lock();
+        let mut shards = reader.access_pattern.shards.lock();
         if !shards.contains(shard) {
             shards.put(shard.clone(), Streams { mode: first, ..Streams::default() });
         }
@@ -199,72 +237,64 @@ impl Reader {
 
     /// Returns the bytes of `range`, if they are in the first bytes fetched in mode
     /// [`ReadMode::Beginning`].
-    fn read_cached_head(&self, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
-        let beginning = 0..FULL_SCAN.min(shard.length);
-        let bytes = self.cache.get(&part(shard, &beginning))?;
+    fn read_cached_head(self, range: &Range<u64>) -> Option<Data> {
+        let beginning = 0..FULL_SCAN.min(self.shard.length);
+        let bytes = self.reader.cache.get(&part(self.shard, &beginning))?;
         join(&[(beginning, bytes)], range)
     }
 
     /// Returns the bytes of `range`, if they were fetched when the shard was read as a whole.
-    async fn read_cached_pieces(self: &Arc<Self>, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
+    async fn read_cached_pieces(self, range: &Range<u64>) -> Option<Data> {
+        let RemoteShard { reader, shard, .. } = self;
         let pieces = pieces_of(shard, range);
-        if !pieces.iter().all(|(_, piece)| self.is_near(piece)) {
+        if !pieces.iter().all(|(_, piece)| reader.is_near(piece)) {
             return None;
         }
         if let [(place, piece)] = pieces.as_slice() {
             let within = range.start - place.start;
             let length = usize::try_from(range.end - range.start).ok()?;
-            return self.read_piece(piece, within, length).await.ok();
+            return reader.read_piece(piece, within, length).await.ok();
         }
-        self.join_pieces(&pieces, range, |_| ()).await.ok()
+        reader.join_pieces(&pieces, range, |_| ()).await.ok()
     }
 
-    /// Returns true if `piece` is on this machine, or being loaded.
-    pub(super) fn is_near(&self, piece: &ChunkRange) -> bool {
-        self.has(piece)
-            || piece.name().is_some_and(|name| self.storage.disk_cache().is_some_and(|disk| disk.has(&name)))
-    }
-
-    async fn layout(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Arc<Layout>> {
-        let this = Arc::clone(self);
-        let sharding = sharding.clone();
-        let shard = shard.clone();
+    async fn layout(self) -> Result<Arc<Layout>> {
+        let reader = Arc::clone(self.reader);
+        let sharding = self.sharding.clone();
+        let shard = self.shard.clone();
         let key = LayoutKey(shard.clone());
         let load = async move {
-            let index = this.index_of(&sharding, &shard).await?;
+            let index = RemoteShard { reader: &reader, sharding: &sharding, shard: &shard }.index().await?;
             blocking(move || Ok(Arc::new(Layout::new(&sharding, shard.length, index.as_ref())))).await
         };
-        self.cache.get_or_load(key, load).await
+        self.reader.cache.get_or_load(key, load).await
     }
 
-    /// Returns the index of `shard`; none if it has no usable one.
-    async fn index_of(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Option<Index>> {
-        let Some(bytes) = self.index_bytes(sharding, shard).await? else { return Ok(None) };
-        match Index::decode(sharding, shard.length, bytes) {
+    /// Returns the index; none if the shard has no usable one.
+    async fn index(self) -> Result<Option<Index>> {
+        let Some(bytes) = self.index_bytes().await? else { return Ok(None) };
+        match Index::decode(self.sharding, self.shard.length, bytes) {
             Ok(index) => Ok(Some(index)),
             Err(error) => {
-                debug!("{}: {error}: it is read without regard to inner chunks", shard.object);
+                debug!("{}: {error}: it is read without regard to inner chunks", self.shard.object);
                 Ok(None)
             }
         }
     }
 
-    /// Returns the bytes of the index of `shard`; none if it has no room for one.
-    pub(super) async fn index_bytes(
-        self: &Arc<Self>,
-        sharding: &ShardLayout,
-        shard: &ChunkRange,
-    ) -> Result<Option<Bytes>> {
+    /// Returns the bytes of the index; none if the shard has no room for one.
+    pub(super) async fn index_bytes(self) -> Result<Option<Bytes>> {
+        let RemoteShard { reader, sharding, shard } = self;
         let (Some(place), Some(piece)) = (sharding.index_range(shard.length), index_piece(sharding, shard.length))
         else {
             return Ok(None);
         };
-        let bytes = match self.read_cached_pieces(shard, &place).await {
+        let bytes = match self.read_cached_pieces(&place).await {
             Some(Data::Bytes(bytes)) => Some(bytes),
             Some(data) => Some(Bytes::copy_from_slice(&data)),
             None => {
                 let length = usize::try_from(place.end - place.start).unwrap_or(usize::MAX);
-                slice(&self.whole(&part(shard, &piece)).await?, place.start - piece.start, length)
+                slice(&reader.whole(&part(shard, &piece)).await?, place.start - piece.start, length)
             }
         };
         bytes.ok_or_else(|| not_in_chunk(place.start, 0)).map(Some)
@@ -272,10 +302,11 @@ impl Reader {
 
     /// Fetches all missing pieces of `range` at once, and those that make later requests
     /// unnecessary.
-    async fn fetch_touched(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, range: &Range<u64>) {
+    async fn fetch_touched(self, layout: &Layout, range: &Range<u64>) {
+        let reader = self.reader;
         let touched = layout.touched(range);
         let mut missing: Vec<usize> =
-            touched.clone().filter(|number| !self.is_near(&piece_of(shard, layout, *number))).collect();
+            touched.clone().filter(|number| !reader.is_near(&self.piece(layout, *number))).collect();
         let (Some(&first), Some(&last)) = (missing.first(), missing.last()) else { return };
         let mut next = last + 1;
         let mut end = range.end;
@@ -287,27 +318,28 @@ impl Reader {
         }
         // The kernel reads beyond the end of the inner chunk.
         while next < layout.len() && layout.piece(next).start < end.saturating_add(HEAD / 4) {
-            let piece = piece_of(shard, layout, next);
-            if piece.length > SMALL_PIECE || self.is_near(&piece) {
+            let piece = self.piece(layout, next);
+            if piece.length > SMALL_PIECE || reader.is_near(&piece) {
                 break;
             }
             missing.push(next);
             next += 1;
         }
-        let missing = missing.into_iter().map(|number| (number, piece_of(shard, layout, number)));
+        let missing = missing.into_iter().map(|number| (number, self.piece(layout, number)));
         for (_, run) in runs(missing, 0, MAX_AHEAD + HEAD) {
-            let permits = self.budget.read_permits(length_of(&run));
-            let Ok(permit) = Arc::clone(&self.reads).acquire_many_owned(permits).await else { return };
-            self.fetch_run(run, permit);
+            let permits = reader.budget.read_permits(length_of(&run));
+            let Ok(permit) = Arc::clone(&reader.reads).acquire_many_owned(permits).await else { return };
+            reader.fetch_run(run, permit);
         }
     }
 
-    /// Records a read of `range` of `shard`, and prefetches what follows if the reader continues
+    /// Records a read of `range`, and prefetches what follows if the reader continues
     /// from inner chunk to inner chunk.
-    fn prefetch_shard(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, range: &Range<u64>) {
-        let most = self.prefetch_limit();
+    fn prefetch(self, layout: &Layout, range: &Range<u64>) {
+        let RemoteShard { reader, shard, .. } = self;
+        let most = reader.prefetch_limit();
         let wanted = {
-            let mut shards = self.access_pattern.shards.lock();
+            let mut shards = reader.access_pattern.shards.lock();
             let streams = shards.get_or_insert_mut(shard.clone(), Streams::default);
             streams.record(range).and_then(|stream| prefetch_range(stream, layout, most))
         };
@@ -315,40 +347,31 @@ impl Reader {
         let mut batch: Vec<(usize, ChunkRange)> = Vec::new();
         let mut bytes = 0;
         for number in layout.touched(&(wanted.start..wanted.end.min(shard.length))) {
-            let piece = piece_of(shard, layout, number);
+            let piece = self.piece(layout, number);
             bytes += piece.length;
             batch.push((number, piece));
             if bytes >= MAX_REQUEST {
                 bytes = 0;
-                if self.fetch_batch(shard, layout, std::mem::take(&mut batch)) {
+                if self.fetch_batch(layout, std::mem::take(&mut batch)) {
                     return;
                 }
             }
         }
-        self.fetch_batch(shard, layout, batch);
+        self.fetch_batch(layout, batch);
     }
 
     /// Prefetches pieces. Returns true if there was no room for all of them.
-    fn fetch_batch(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, batch: Vec<(usize, ChunkRange)>) -> bool {
-        let Some(left) = self.prefetch(batch) else { return false };
+    fn fetch_batch(self, layout: &Layout, batch: Vec<(usize, ChunkRange)>) -> bool {
+        let Some(left) = self.reader.prefetch(batch) else { return false };
         let begin = layout.piece(left).start;
-        if let Some(streams) = self.access_pattern.shards.lock().get_mut(shard) {
+        if let Some(streams) = self.reader.access_pattern.shards.lock().get_mut(self.shard) {
             streams.streams.iter_mut().for_each(|stream| stream.prefetched_until(begin));
         }
         true
     }
 
-    /// Returns true if most of `shard` was read in sequence.
-    pub fn reads_most_of(&self, shard: &ChunkRange) -> bool {
-        self.access_pattern.shards.lock().peek(shard).is_some_and(|streams| streams.has_most_of(shard.length))
-    }
-
-    /// Returns the range of `shard` that a reader of a part needs first: the index.
-    pub fn first_of_shard(&self, sharding: &ShardLayout, shard: &ChunkRange) -> ChunkRange {
-        match index_piece(sharding, shard.length).filter(|_| !is_small(sharding, shard)) {
-            Some(place) => part(shard, &place),
-            None => shard.clone(),
-        }
+    fn piece(self, layout: &Layout, number: usize) -> ChunkRange {
+        part(self.shard, &layout.piece(number))
     }
 }
 
@@ -373,8 +396,4 @@ fn is_small(sharding: &ShardLayout, shard: &ChunkRange) -> bool {
 pub(super) fn part(shard: &ChunkRange, place: &Range<u64>) -> ChunkRange {
     let offset = shard.offset.saturating_add(place.start);
     ChunkRange { offset, length: place.end.saturating_sub(place.start), object: shard.object.clone() }
-}
-
-fn piece_of(shard: &ChunkRange, layout: &Layout, number: usize) -> ChunkRange {
-    part(shard, &layout.piece(number))
 }
