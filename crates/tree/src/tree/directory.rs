@@ -13,7 +13,7 @@
 //! | 2^62 + n | place n of the chunks of the array above that share the directory |
 
 use super::chunks::known;
-use super::nodes::{MAX_NAME, NodeIndex, TreePlace, ZARR_JSON};
+use super::nodes::{MAX_NAME, NodeIndex, NodeTable, TreePlace, ZARR_JSON};
 use super::{Attributes, Kind, Tree, not_a_directory};
 use icechunkfs_base::error::{Context, Result};
 use icechunkfs_format::zarr::Coords;
@@ -84,6 +84,103 @@ struct ChunkList {
     offset: u64,
 }
 
+impl ChunkList {
+    /// Returns the lists of the directory of `node`.
+    fn of_node(table: &NodeTable, node: NodeIndex) -> Vec<Self> {
+        let mut lists = Vec::new();
+        if let Some(array) = table.array(node).filter(|array| !array.manifests.is_empty()) {
+            let rank = array.grid.len();
+            let depth = match array.encoding.separator {
+                Separator::Slash if array.encoding.prefixed => 0,
+                Separator::Slash => rank.min(1),
+                Separator::Dot => rank,
+            };
+            lists.push(ChunkList { array: node, prefix: Coords::new(), depth, offset: OWN_CHUNKS });
+        }
+        if let Some((owner, prefix)) = table.shared_chunk_dir(node) {
+            let depth = prefix.len() + 1;
+            lists.push(ChunkList { array: *owner, prefix: prefix.clone(), depth, offset: SHARED_CHUNKS });
+        }
+        lists
+    }
+
+    /// Lists the chunks, or directories of chunks. `node` is the directory's own node, whose
+    /// children take precedence.
+    async fn feed(
+        &self,
+        tree: &Tree,
+        node: Option<NodeIndex>,
+        offset: u64,
+        extent: Extent,
+        sink: &mut impl Sink,
+    ) -> Result<bool> {
+        let Some(array) = tree.table.array(self.array) else { return Ok(true) };
+        let Some(mut chunks) = tree.chunks(self.array) else { return Ok(true) };
+        if extent == Extent::Names {
+            chunks = chunks.without_sizes();
+        }
+        let limit = array.page_limit(PAGE);
+        let rank = array.grid.len();
+        // Offsets of a list lie between its own beginning and that of the next one.
+        if offset >= self.offset << 1 {
+            return Ok(true);
+        }
+        let mut after = None;
+        if offset >= self.offset {
+            match array.at_position(offset - self.offset) {
+                Some(coords) => after = Some(coords),
+                None => return Ok(true),
+            }
+        }
+        if self.depth == 0 && rank > 0 {
+            // The directory `c` is one entry, even if the manifests have only chunks outside the
+            // grid.
+            if after.is_some() {
+                return Ok(true);
+            }
+            return Ok(self.emit(tree, node, &Coords::new(), 0, sink));
+        }
+        loop {
+            let page = chunks.page(&self.prefix, self.depth, after.as_deref(), limit).await?;
+            for (coords, size) in &page {
+                if !self.emit(tree, node, coords, *size, sink) {
+                    return Ok(false);
+                }
+            }
+            match page.last() {
+                Some((last, _)) if page.len() == limit => after = Some(last.clone()),
+                _ => return Ok(true),
+            }
+        }
+    }
+
+    /// Passes one chunk or chunk directory to the sink. Returns false if the sink is full.
+    fn emit(&self, tree: &Tree, node: Option<NodeIndex>, coords: &Coords, size: u64, sink: &mut impl Sink) -> bool {
+        let Some(array) = tree.table.array(self.array) else { return true };
+        let is_file = coords.len() == array.grid.len();
+        let name = match coords.last() {
+            Some(last) if !is_file => last.to_string(),
+            None if !is_file => "c".to_owned(),
+            _ => array.encoding.file_name(coords),
+        };
+        // The kernel would refuse the whole listing. The array was logged when the tree was made.
+        if array.has_long_names && name.len() > MAX_NAME {
+            return true;
+        }
+        // A node with the name takes precedence.
+        if node.is_some_and(|node| tree.table.child(node, &name).is_some()) {
+            return true;
+        }
+        let place = TreePlace::Chunk(self.array, coords.clone());
+        let offset = self.offset + array.position(coords);
+        sink(if is_file {
+            Entry::file(&name, tree.table.inode(&place), known(size), offset)
+        } else {
+            Entry::new(&name, tree.directory(&place), offset)
+        })
+    }
+}
+
 impl Tree {
     /// Feeds the entries of directory `inode` that come after `offset` (0 for all) to `sink`.
     pub async fn list(&self, inode: u64, offset: u64, extent: Extent, sink: &mut impl Sink) -> Result<()> {
@@ -94,11 +191,11 @@ impl Tree {
         let (parent, node, lists) = match self.place(inode)? {
             TreePlace::Directory(node) => {
                 let parent = self.table.get(node).map_or(node, |entry| entry.parent);
-                (TreePlace::Directory(parent), Some(node), self.lists_of_node(node))
+                (TreePlace::Directory(parent), Some(node), ChunkList::of_node(&self.table, node))
             }
-            TreePlace::Chunk(array, prefix) if self.is_directory(array, &prefix) => {
+            TreePlace::Chunk(array, prefix) if self.table.is_chunk_directory(array, &prefix) => {
                 let list = ChunkList { array, depth: prefix.len() + 1, prefix: prefix.clone(), offset: OWN_CHUNKS };
-                (self.parent_of_chunk_dir(array, &prefix), None, vec![list])
+                (parent_of_chunk_dir(&self.table, array, &prefix), None, vec![list])
             }
             _ => return Err(not_a_directory(inode)),
         };
@@ -122,21 +219,11 @@ impl Tree {
             if are_chunks && extent == Extent::BeforeChunks {
                 return Ok(());
             }
-            if !self.list_chunks(node, &list, offset, extent, sink).await? {
+            if !list.feed(self, node, offset, extent, sink).await? {
                 return Ok(());
             }
         }
         Ok(())
-    }
-
-    fn parent_of_chunk_dir(&self, array: NodeIndex, prefix: &[u32]) -> TreePlace {
-        let prefixed = self.table.array(array).is_some_and(|array| array.encoding.prefixed);
-        match prefix.split_last() {
-            Some((_, shorter)) if prefixed || !shorter.is_empty() => {
-                TreePlace::Chunk(array, Coords::from_slice(shorter))
-            }
-            _ => TreePlace::Directory(array),
-        }
     }
 
     /// Lists `zarr.json` and the child nodes. Returns false if the sink is full.
@@ -163,105 +250,12 @@ impl Tree {
         }
         true
     }
+}
 
-    fn lists_of_node(&self, node: NodeIndex) -> Vec<ChunkList> {
-        let mut lists = Vec::new();
-        if let Some(array) = self.table.array(node).filter(|array| !array.manifests.is_empty()) {
-            let rank = array.grid.len();
-            let depth = match array.encoding.separator {
-                Separator::Slash if array.encoding.prefixed => 0,
-                Separator::Slash => rank.min(1),
-                Separator::Dot => rank,
-            };
-            lists.push(ChunkList { array: node, prefix: Coords::new(), depth, offset: OWN_CHUNKS });
-        }
-        if let Some((owner, prefix)) = self.table.shared_chunk_dir(node) {
-            let depth = prefix.len() + 1;
-            lists.push(ChunkList { array: *owner, prefix: prefix.clone(), depth, offset: SHARED_CHUNKS });
-        }
-        lists
-    }
-
-    /// Lists the chunks, or directories of chunks, of `list`. `node` is the directory's own node,
-    /// whose children take precedence.
-    async fn list_chunks(
-        &self,
-        node: Option<NodeIndex>,
-        list: &ChunkList,
-        offset: u64,
-        extent: Extent,
-        sink: &mut impl Sink,
-    ) -> Result<bool> {
-        let Some(array) = self.table.array(list.array) else { return Ok(true) };
-        let Some(mut chunks) = self.chunks(list.array) else { return Ok(true) };
-        if extent == Extent::Names {
-            chunks = chunks.without_sizes();
-        }
-        let limit = array.page_limit(PAGE);
-        let rank = array.grid.len();
-        // Offsets of a list lie between its own beginning and that of the next one.
-        if offset >= list.offset << 1 {
-            return Ok(true);
-        }
-        let mut after = None;
-        if offset >= list.offset {
-            match array.at_position(offset - list.offset) {
-                Some(coords) => after = Some(coords),
-                None => return Ok(true),
-            }
-        }
-        if list.depth == 0 && rank > 0 {
-            // The directory `c` is one entry, even if the manifests have only chunks outside the
-            // grid.
-            if after.is_some() {
-                return Ok(true);
-            }
-            return Ok(self.emit(node, list, &Coords::new(), 0, sink));
-        }
-        loop {
-            let page = chunks.page(&list.prefix, list.depth, after.as_deref(), limit).await?;
-            for (coords, size) in &page {
-                if !self.emit(node, list, coords, *size, sink) {
-                    return Ok(false);
-                }
-            }
-            match page.last() {
-                Some((last, _)) if page.len() == limit => after = Some(last.clone()),
-                _ => return Ok(true),
-            }
-        }
-    }
-
-    /// Passes one chunk or chunk directory to the sink. Returns false if the sink is full.
-    fn emit(
-        &self,
-        node: Option<NodeIndex>,
-        list: &ChunkList,
-        coords: &Coords,
-        size: u64,
-        sink: &mut impl Sink,
-    ) -> bool {
-        let Some(array) = self.table.array(list.array) else { return true };
-        let is_file = coords.len() == array.grid.len();
-        let name = match coords.last() {
-            Some(last) if !is_file => last.to_string(),
-            None if !is_file => "c".to_owned(),
-            _ => array.encoding.file_name(coords),
-        };
-        // The kernel would refuse the whole listing. The array was logged when the tree was made.
-        if array.has_long_names && name.len() > MAX_NAME {
-            return true;
-        }
-        // A node with the name takes precedence.
-        if node.is_some_and(|node| self.table.child(node, &name).is_some()) {
-            return true;
-        }
-        let place = TreePlace::Chunk(list.array, coords.clone());
-        let offset = list.offset + array.position(coords);
-        sink(if is_file {
-            Entry::file(&name, self.table.inode(&place), known(size), offset)
-        } else {
-            Entry::new(&name, self.directory(&place), offset)
-        })
+fn parent_of_chunk_dir(table: &NodeTable, array: NodeIndex, prefix: &[u32]) -> TreePlace {
+    let prefixed = table.array(array).is_some_and(|array| array.encoding.prefixed);
+    match prefix.split_last() {
+        Some((_, shorter)) if prefixed || !shorter.is_empty() => TreePlace::Chunk(array, Coords::from_slice(shorter)),
+        _ => TreePlace::Directory(array),
     }
 }

@@ -222,7 +222,7 @@ impl Tree {
     pub async fn source(&self, inode: u64) -> Result<Source> {
         match self.place(inode)? {
             TreePlace::Metadata(node) => Ok(Source::Metadata(node)),
-            TreePlace::Chunk(node, coords) if !self.is_directory(node, &coords) => {
+            TreePlace::Chunk(node, coords) if !self.table.is_chunk_directory(node, &coords) => {
                 let chunks = self.chunks(node).ok_or_else(|| no_such(inode))?;
                 let found = chunks.find(&coords).await.context(|| self.describe(inode))?;
                 found.map(|chunk| Source::Chunk(chunk, node)).ok_or_else(|| no_such(inode))
@@ -444,10 +444,6 @@ impl Tree {
 
     fn place(&self, inode: u64) -> Result<TreePlace> {
         self.table.place(inode).ok_or_else(|| no_such(inode))
-    }
-
-    fn is_directory(&self, node: NodeIndex, coords: &[u32]) -> bool {
-        self.table.array(node).is_some_and(|array| coords.len() < array.grid.len())
     }
 
     fn file(&self, place: &TreePlace, size: u64) -> Attributes {

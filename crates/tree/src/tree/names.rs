@@ -4,7 +4,7 @@
 //! same in the next mount, and to find the place of a name; the existence of a chunk is another
 //! question, whose answer may need a manifest.
 
-use super::nodes::{TreePlace, ZARR_JSON};
+use super::nodes::{NodeTable, TreePlace, ZARR_JSON};
 use super::{NodeIndex, Tree};
 
 impl Tree {
@@ -12,25 +12,9 @@ impl Tree {
     pub fn path_of(&self, place: &TreePlace) -> String {
         match place {
             TreePlace::Directory(node) => format!("/{}", self.table().path(*node)),
-            TreePlace::Metadata(node) => self.join(*node, ZARR_JSON),
-            TreePlace::Chunk(node, coords) => self.join(*node, &self.relative(*node, coords)),
+            TreePlace::Metadata(node) => join(self.table(), *node, ZARR_JSON),
+            TreePlace::Chunk(node, coords) => join(self.table(), *node, &relative(self.table(), *node, coords)),
         }
-    }
-
-    fn join(&self, node: NodeIndex, name: &str) -> String {
-        let path = self.table().path(node);
-        if path.is_empty() { format!("/{name}") } else { format!("/{path}/{name}") }
-    }
-
-    /// Returns the path of a chunk or chunk directory below its array.
-    fn relative(&self, node: NodeIndex, coords: &[u32]) -> String {
-        let Some(array) = self.table().array(node) else { return String::new() };
-        if coords.len() == array.grid.len() {
-            return array.encoding.key(coords);
-        }
-        let prefix = array.encoding.prefixed.then(|| "c".to_owned());
-        let parts: Vec<String> = prefix.into_iter().chain(coords.iter().map(u32::to_string)).collect();
-        parts.join("/")
     }
 
     /// Returns the place at absolute path `path`, if one can be there.
@@ -82,7 +66,7 @@ impl Tree {
             TreePlace::Metadata(node) => Some((TreePlace::Directory(*node), ZARR_JSON.to_owned())),
             TreePlace::Chunk(node, coords) => {
                 // A node may stand where a directory of chunks is: the node is then the parent.
-                let relative = self.relative(*node, coords);
+                let relative = relative(table, *node, coords);
                 let (above, name) = relative.rsplit_once('/').unwrap_or(("", &relative));
                 let mut at = TreePlace::Directory(*node);
                 for part in above.split('/').filter(|part| !part.is_empty()) {
@@ -98,7 +82,23 @@ impl Tree {
         match place {
             TreePlace::Directory(_) => true,
             TreePlace::Metadata(_) => false,
-            TreePlace::Chunk(node, coords) => self.is_directory(*node, coords),
+            TreePlace::Chunk(node, coords) => self.table().is_chunk_directory(*node, coords),
         }
     }
+}
+
+fn join(table: &NodeTable, node: NodeIndex, name: &str) -> String {
+    let path = table.path(node);
+    if path.is_empty() { format!("/{name}") } else { format!("/{path}/{name}") }
+}
+
+/// Returns the path of a chunk or chunk directory below its array.
+fn relative(table: &NodeTable, node: NodeIndex, coords: &[u32]) -> String {
+    let Some(array) = table.array(node) else { return String::new() };
+    if coords.len() == array.grid.len() {
+        return array.encoding.key(coords);
+    }
+    let prefix = array.encoding.prefixed.then(|| "c".to_owned());
+    let parts: Vec<String> = prefix.into_iter().chain(coords.iter().map(u32::to_string)).collect();
+    parts.join("/")
 }

@@ -460,6 +460,12 @@ impl NodeTable {
         self.arrays.get(self.get(index)?.array? as usize).map(Arc::as_ref)
     }
 
+    /// Returns true if the chunks of array `index` whose coordinates begin with `coords` have a
+    /// directory.
+    pub fn is_chunk_directory(&self, index: NodeIndex, coords: &[u32]) -> bool {
+        self.array(index).is_some_and(|array| coords.len() < array.grid.len())
+    }
+
     /// Returns the id of node `index`, none for a directory without a node. `snapshot` is the one
     /// of the table.
     pub fn id(&self, snapshot: &Snapshot, index: NodeIndex) -> Option<NodeId> {

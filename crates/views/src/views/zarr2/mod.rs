@@ -103,7 +103,7 @@ impl Zarr2View {
                     NodeForm::Array { has_checksum } => self.lookup_chunk(node, &[], has_checksum, name).await,
                 }
             }
-            TreePlace::Chunk(node, prefix) if self.is_directory(node, &prefix) => {
+            TreePlace::Chunk(node, prefix) if self.tree().table().is_chunk_directory(node, &prefix) => {
                 self.lookup_chunk(node, &prefix, self.has_checksum(node).await?, name).await
             }
             _ => Err(not_a_directory(parent)),
@@ -164,7 +164,9 @@ impl Zarr2View {
         match self.place(inode)? {
             TreePlace::Directory(_) => Ok(directory(inode)),
             TreePlace::Metadata(_) => Err(no_such(inode)),
-            TreePlace::Chunk(node, coords) if self.is_directory(node, &coords) => Ok(directory(inode)),
+            TreePlace::Chunk(node, coords) if self.tree().table().is_chunk_directory(node, &coords) => {
+                Ok(directory(inode))
+            }
             TreePlace::Chunk(node, coords) => {
                 let has_checksum = self.has_checksum(node).await?;
                 self.chunk_attributes(node, coords, has_checksum).await?.ok_or_else(|| no_such(inode))
@@ -182,7 +184,7 @@ impl Zarr2View {
                 Some(form) => self.list_node(node, form, offset, extent, sink).await,
                 None => Ok(()),
             },
-            TreePlace::Chunk(node, prefix) if self.is_directory(node, &prefix) => {
+            TreePlace::Chunk(node, prefix) if self.tree().table().is_chunk_directory(node, &prefix) => {
                 let has_checksum = self.has_checksum(node).await?;
                 self.list_chunks(node, &prefix, has_checksum, offset, extent, sink).await
             }
@@ -204,7 +206,7 @@ impl Zarr2View {
             return Ok(Data::Bytes(part(&document, offset, size)));
         }
         let TreePlace::Chunk(node, coords) = self.place(inode)? else { return Err(no_such(inode)) };
-        if !self.has_checksum(node).await? || self.is_directory(node, &coords) {
+        if !self.has_checksum(node).await? || self.tree().table().is_chunk_directory(node, &coords) {
             return self.tree().read(inode, offset, size).await;
         }
         let shown = self.chunk_attributes(node, coords, true).await?.ok_or_else(|| no_such(inode))?;
@@ -214,10 +216,6 @@ impl Zarr2View {
 
     fn place(&self, inode: u64) -> Result<TreePlace> {
         self.tree().table().place(inode).ok_or_else(|| no_such(inode))
-    }
-
-    fn is_directory(&self, node: NodeIndex, coords: &[u32]) -> bool {
-        self.tree().table().array(node).is_some_and(|array| coords.len() < array.grid.len())
     }
 }
 
@@ -246,7 +244,7 @@ impl ViewTree for Zarr2View {
     fn native(&self, inode: u64) -> Option<u64> {
         let TreePlace::Chunk(node, coords) = self.tree().table().place(inode)? else { return None };
         let is_whole = matches!(self.catalog.form_now(node), Ok(Some(NodeForm::Array { has_checksum: false })));
-        (is_whole && !self.is_directory(node, &coords)).then_some(inode)
+        (is_whole && !self.tree().table().is_chunk_directory(node, &coords)).then_some(inode)
     }
 
     fn omissions(&self) -> Omissions {

@@ -19,7 +19,7 @@ struct Level {
 
 /// Index of the chunks of a dataset.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(super) struct ChunkTree {
     /// Address of the root and of the tree.
     pub(super) address: u64,
     /// Address of the first byte after the tree.
@@ -34,9 +34,9 @@ pub(super) struct Tree {
     levels: Box<[Level]>,
 }
 
-impl Tree {
+impl ChunkTree {
     /// Lays out the tree for at least one chunk of shape `chunk` at `address`; none if it is too
-    /// long. The address of the data is set later, by [`Tree::set_data`].
+    /// long. The address of the data is set later, by [`ChunkTree::set_data`].
     pub(super) fn new(storage: &Storage, chunk: &[u32], address: u64) -> Option<Self> {
         let node = node_len(chunk.len())?;
         let mut levels = Vec::new();
@@ -50,7 +50,7 @@ impl Tree {
             level.address = end;
             end = level.nodes.checked_mul(node)?.checked_add(end)?;
         }
-        Some(Tree {
+        Some(ChunkTree {
             address,
             end,
             data: 0,
@@ -148,7 +148,7 @@ mod tests {
     use super::super::model::{DataType, Dataset, Layout};
     use super::*;
 
-    fn tree(shape: &[u64], chunk: &[u32]) -> (Tree, Storage) {
+    fn tree(shape: &[u64], chunk: &[u32]) -> (ChunkTree, Storage) {
         let dataset = Dataset {
             name: "v".into(),
             group: 0,
@@ -160,7 +160,7 @@ mod tests {
             attributes: Vec::new(),
         };
         let storage = Storage::new(&dataset).unwrap();
-        let mut tree = Tree::new(&storage, chunk, 8192).unwrap();
+        let mut tree = ChunkTree::new(&storage, chunk, 8192).unwrap();
         tree.set_data(1 << 40);
         (tree, storage)
     }
@@ -174,7 +174,13 @@ mod tests {
 
     /// Walks the node at `address`, whose neighbours are given, and returns its keys' first and
     /// last positions.
-    fn walk(tree: &Tree, address: u64, level: u8, chunks: &mut Vec<(u64, Position)>, nodes: &mut u64) -> [Position; 2] {
+    fn walk(
+        tree: &ChunkTree,
+        address: u64,
+        level: u8,
+        chunks: &mut Vec<(u64, Position)>,
+        nodes: &mut u64,
+    ) -> [Position; 2] {
         let (node, from) = tree.node_at(address).unwrap();
         assert_eq!((from, node.len() as u64), (0, node_len(tree.chunk.len()).unwrap()));
         assert_eq!((&node[..5], node[5]), (&b"TREE\x01"[..], level));

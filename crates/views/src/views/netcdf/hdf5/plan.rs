@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
-use super::btree::Tree;
+use super::btree::ChunkTree;
 use super::heap::Heap;
 use super::members::Members;
 use super::messages::{Header, SUPERBLOCK, superblock};
@@ -24,7 +24,7 @@ pub struct Plan {
     /// Superblock, object headers and heap.
     head: Vec<u8>,
     /// B-trees by address: each begins where the one before ends.
-    trees: Vec<Tree>,
+    trees: Vec<ChunkTree>,
     /// Data by address.
     arrays: Vec<Array>,
     size: u64,
@@ -152,7 +152,9 @@ impl Plan {
         let header = dataset_header(0, dataset, &storage, &addresses, &heap)?;
         let heap = heap.place(0).ok_or_else(too_long)?;
         let tree = match &dataset.layout {
-            Layout::Chunked(chunk) if storage.chunks > 0 => Tree::new(&storage, chunk, 0).ok_or_else(too_long)?.end,
+            Layout::Chunked(chunk) if storage.chunks > 0 => {
+                ChunkTree::new(&storage, chunk, 0).ok_or_else(too_long)?.end
+            }
             _ => 0,
         };
         let parts = [header.len() as u64, heap, tree, storage.bytes, 2 * PAGE];
@@ -173,7 +175,7 @@ impl Plan {
         for (index, (dataset, storage)) in model.datasets.iter().zip(storages).enumerate() {
             let address = match &dataset.layout {
                 Layout::Chunked(chunk) if storage.chunks > 0 => {
-                    let tree = Tree::new(storage, chunk, at).ok_or_else(too_long).context(|| describe(dataset))?;
+                    let tree = ChunkTree::new(storage, chunk, at).ok_or_else(too_long).context(|| describe(dataset))?;
                     (at, self.size) = (tree.end, tree.end);
                     let address = tree.address;
                     self.trees.push(tree);
@@ -231,7 +233,8 @@ impl Plan {
 
     /// Returns the number of bytes that the plan keeps in memory.
     pub fn memory(&self) -> usize {
-        let trees = self.trees.capacity() * size_of::<Tree>() + self.trees.iter().map(Tree::memory).sum::<usize>();
+        let trees =
+            self.trees.capacity() * size_of::<ChunkTree>() + self.trees.iter().map(ChunkTree::memory).sum::<usize>();
         size_of::<Plan>() + self.head.capacity() + trees + self.arrays.capacity() * size_of::<Array>()
     }
 
