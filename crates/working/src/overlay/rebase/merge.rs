@@ -353,7 +353,9 @@ impl<'a> Merge<'a> {
             return Ok(Some(Placement { covers: entry.covers, is_moved: has_base, hides_new, ..placement }));
         }
         if here.has_new && !is_directory {
-            return Ok(None);
+            // The file that the base has there was removed, or moved away with its directory.
+            let is_covered = self.is_covered(here, entry).await?;
+            return Ok(is_covered.then(|| Placement { covers: true, ..Placement::over(None, false, None) }));
         }
         let lower = here.new_place.clone().filter(|_| is_directory);
         if inode.lower.is_none() && here.has_new && self.is_elsewhere(here, Some(id)) {

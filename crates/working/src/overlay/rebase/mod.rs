@@ -26,6 +26,8 @@ mod candidate;
 mod files;
 mod merge;
 pub(super) mod open_readers;
+#[cfg(test)]
+mod tests;
 mod whiteout;
 
 use std::collections::HashSet;
