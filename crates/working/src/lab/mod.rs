@@ -8,6 +8,7 @@
 
 pub(crate) mod kernel;
 pub(crate) mod mount;
+pub(crate) mod programs;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,11 +36,20 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Creates an empty repository.
+    /// Creates a repository that has a root group.
     pub(crate) async fn new() -> Self {
+        Self::create(true).await
+    }
+
+    /// Creates a repository whose only snapshot is the first one.
+    pub(crate) async fn without_commits() -> Self {
+        Self::create(false).await
+    }
+
+    async fn create(zarr_group: bool) -> Self {
         let lab = Lab { directory: tempfile::tempdir().unwrap() };
         std::fs::create_dir(lab.repository()).unwrap();
-        create(&*lab.storage(), true, system_clock).await.unwrap();
+        create(&*lab.storage(), zarr_group, system_clock).await.unwrap();
         lab
     }
 

@@ -1,6 +1,10 @@
 //! Sequences of what programs, other writers and the kernel do with a mount.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
+mod commit;
+mod restart;
+mod status;
+
 use crate::lab::Lab;
 use crate::lab::mount::{Branch, Mount, Opened};
 
