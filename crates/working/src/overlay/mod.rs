@@ -51,6 +51,8 @@ pub mod set_attributes;
 mod sparse_content;
 pub mod sparse_copy;
 pub mod state;
+#[cfg(test)]
+mod tests;
 pub mod uploads;
 pub mod upper;
 
