@@ -6,6 +6,8 @@ mod bytes;
 mod contents;
 mod handles;
 mod listing;
+mod moves;
 mod namespace;
 mod renames;
+mod uploads;
 mod upper;
