@@ -40,8 +40,8 @@ pub(super) struct Discard<'a> {
     pub(super) untracked: &'a HashSet<(EntryId, Name)>,
     /// Entries that stay, with directory and name.
     pub(super) kept: Vec<(EntryId, Name, Entry)>,
-    /// Untracked files that stay, with their final paths.
-    pub(super) relocated: Vec<(String, EntryId)>,
+    /// Untracked files that stay, with their final paths. They keep their places in listings.
+    pub(super) relocated: Vec<(String, EntryId, u64)>,
 }
 
 impl Discard<'_> {
@@ -73,7 +73,7 @@ impl Discard<'_> {
                 if child.is_directory() {
                     pending.push((id, at, own_home, stays));
                 } else if !stays && self.untracked.contains(&(parent, name.clone())) {
-                    self.relocated.push((join(&home, &name.to_string()), id));
+                    self.relocated.push((join(&home, &name.to_string()), id, entry.order));
                 }
             }
         }
@@ -112,7 +112,7 @@ impl Discard<'_> {
             }
             new.put_entry(*parent, name.clone(), entry.id, entry.covers, Some(entry.order));
         }
-        for (path, id) in &self.relocated {
+        for (path, id, order) in &self.relocated {
             let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
             let parent = self.directory(&mut new, above, &meta)?;
             if taken.insert(*id)
@@ -120,7 +120,7 @@ impl Discard<'_> {
             {
                 self.take_over(&mut new, *id, inode, None);
             }
-            new.put_entry(parent, Name::new(name.as_bytes()), Some(*id), false, None);
+            new.put_entry(parent, Name::new(name.as_bytes()), Some(*id), false, Some(*order));
         }
         self.keep_open_files(&mut new, &taken);
         Ok((new, invalidations))

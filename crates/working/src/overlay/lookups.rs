@@ -47,6 +47,7 @@ impl Namespace {
     /// know the inode yet, and an invalidation that is sent while the storage is asked would have
     /// no effect on it.
     pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Option<Attributes>> {
+        let mut gone = None;
         loop {
             let moment = self.upper.moves.now();
             let found = self.find(parent, name).await?;
@@ -75,6 +76,9 @@ impl Namespace {
                             locked.kernel.on_lookup(number);
                         }
                         return known.map(Some);
+                    }
+                    if gone.replace(id) == Some(id) {
+                        return Err(Error::corrupt(format!("{name} is a name of {id}, which is not there")));
                     }
                 }
             }

@@ -256,10 +256,9 @@ impl Namespace {
         match (&target, how) {
             (Some(_), RenameMode::NoReplace) => return Err(exists(&new_name)),
             (None, RenameMode::Exchange) => return Err(missing(&new_name)),
+            // Two names of one file: there is nothing to replace or to exchange.
+            (Some(target), _) if self.is_same(&source, target) => return Ok(()),
             (Some(target), RenameMode::Replace) => {
-                if self.is_same(&source, target) {
-                    return Ok(());
-                }
                 self.check_removable(target, &new_name, self.is_directory(&source)).await?;
             }
             _ => {}

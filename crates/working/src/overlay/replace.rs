@@ -202,7 +202,7 @@ impl TreeMoves {
         };
         discard.walk();
         let mut in_the_way = HashSet::new();
-        for (home, id) in &discard.relocated {
+        for (home, id, _) in &discard.relocated {
             if let Some(place) = base.tree.place_of(home)
                 && base.tree.has(&place).await?
             {
@@ -210,7 +210,7 @@ impl TreeMoves {
             }
         }
         // Entries of the base come back in their places.
-        discard.relocated.retain(|(_, id)| !in_the_way.contains(id));
+        discard.relocated.retain(|(_, id, _)| !in_the_way.contains(id));
         kept.retain(|id| !in_the_way.contains(id));
         let (state, invalidations) = discard.carry_out(|place| base.meta_of(place))?;
         check_shown_once(&state, &base.tree)?;

@@ -184,3 +184,16 @@ async fn a_listing_of_a_directory_that_was_made_here_goes_on_over_a_commit() {
         check(&reading.finish(2).await, &MIXED);
     }
 }
+
+#[tokio::test]
+async fn untracked_files_stay_in_a_listing_that_goes_on_over_a_discard() {
+    for read_before in [0, 2, 5, 7, 9] {
+        let lab = Lab::new().await;
+        // So that directories have the numbers of the snapshot.
+        let programs = mixed(&lab).await.restart(&lab).await;
+        let mut reading = Reading::begin(&programs, "a/c").await;
+        reading.read(read_before).await;
+        programs.session.discard("").await.unwrap();
+        check(&reading.finish(2).await, &["x", "y", "z"]);
+    }
+}

@@ -184,3 +184,18 @@ async fn a_name_that_was_replaced_by_a_hard_link_has_one_file() {
     let committed = committed(&lab, "second").await;
     assert_eq!((&*committed["a/c/0"], &*committed["a/c/1"]), ("new", "BOTH zero"), "both are committed");
 }
+
+/// `rename(2)`: "If oldpath and newpath are existing hard links referring to the same file, then
+/// rename() does nothing", whatever the flags.
+#[tokio::test]
+async fn two_names_of_one_file_are_not_exchanged() {
+    let lab = Lab::new().await;
+    let programs = Programs::with_arrays(&lab).await;
+    programs.link("a/c/0", "link").await.unwrap();
+    programs.rename("a/c/0", "link", Exchange).await.unwrap();
+    assert_eq!(programs.stat("link").await.unwrap().links, 2);
+    programs.unlink("link").await.unwrap();
+    programs.forget_all();
+    assert_eq!(programs.stat("a/c/0").await.unwrap().links, 1, "the other name has the file");
+    assert!(programs.list("a/c").await.contains(&"0".to_owned()));
+}
