@@ -1,4 +1,5 @@
-//! [`Namespace`](super::super::namespace::Namespace): names that are made, linked, found and removed.
+//! [`Namespace`](super::super::namespace::Namespace): names that are made, linked, found and
+//! removed.
 
 use crate::lab::Lab;
 use crate::lab::mount::ARRAY;

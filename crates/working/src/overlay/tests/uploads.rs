@@ -1,5 +1,5 @@
-//! [`Uploads`](super::super::uploads::Uploads): a commit names an uploaded object only if it has the
-//! bytes that the file has now.
+//! [`Uploads`](super::super::uploads::Uploads): a commit names an uploaded object only if it has
+//! the bytes that the file has now.
 
 use std::collections::HashSet;
 
