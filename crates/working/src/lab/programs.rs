@@ -1,5 +1,5 @@
-//! Programs on a mount whose kernel keeps nothing: each path is looked up again, and each byte comes
-//! from the working tree. What they must see, the tests say themselves.
+//! Programs on a mount whose kernel keeps nothing: each path is looked up again, and each byte
+//! comes from the working tree. What they must see, the tests say themselves.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -322,8 +322,8 @@ impl Programs {
         }
     }
 
-    /// Checks that the scratch directory has `expected` data files, once those that nobody needs have
-    /// been unlinked: a commit and the upkeep of the journal do so in the background.
+    /// Checks that the scratch directory has `expected` data files, once those that nobody needs
+    /// have been unlinked: a commit and the upkeep of the journal do so in the background.
     pub(crate) async fn check_data_files(&self, expected: usize, why: &str) {
         let mut found = 0;
         for _ in 0..500 {

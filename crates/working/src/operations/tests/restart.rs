@@ -6,8 +6,8 @@ use crate::lab::mount::ARRAY;
 use crate::lab::programs::{CHUNKS, Programs, committed};
 use crate::overlay::namespace::RenameMode;
 
-/// Changes a mount, and kills its daemon twice. Checks that it shows the same, and that a commit has
-/// what of that is `tracked`.
+/// Changes a mount, and kills its daemon twice. Checks that it shows the same, and that a commit
+/// has what of that is `tracked`.
 async fn survives(change: impl AsyncFn(&Programs), is_tracked: impl Fn(&str) -> bool) {
     let lab = Lab::new().await;
     let programs = Programs::with_arrays(&lab).await;

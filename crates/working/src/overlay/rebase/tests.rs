@@ -61,7 +61,7 @@ async fn a_directory_in_the_place_of_a_file_that_is_gone_does_not_keep_a_refresh
     }
 }
 
-/// What others have put there since is not hidden by it.
+/// It does not hide the file that others have put there since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_in_the_place_of_a_file_that_others_changed_keeps_a_refresh_back() {
     let lab = Lab::new().await;

@@ -192,7 +192,7 @@ async fn a_chunk_that_was_linked_into_the_repository_is_never_written_again() {
     let reader = programs.open("a/c/2", READ).await.unwrap();
     programs.patch("a/c/2", 10, "PATCH").await;
     assert!(other.get("a/c/2").await == large, "the snapshot has its bytes");
-    assert_eq!(programs.read(&reader).await[8..17], *"xxPATCHxx", "one file, whoever has opened it before");
+    assert_eq!(programs.read(&reader).await[8..17], *"xxPATCHxx", "one file, for all who had opened it");
     programs.truncate("a/c/2", 100).await;
     assert!(other.get("a/c/2").await == large, "the snapshot has its bytes after a truncation");
     programs.close(reader).await;

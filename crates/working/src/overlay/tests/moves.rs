@@ -1,5 +1,5 @@
-//! [`TreeMoves`](super::super::rebase::TreeMoves): what a discard, a refresh or a restore puts in the
-//! place of what was there, and what it leaves to programs that have it open.
+//! [`TreeMoves`](super::super::rebase::TreeMoves): what a discard, a refresh or a restore puts in
+//! the place of what was there, and what it leaves to programs that have it open.
 
 use crate::lab::Lab;
 use crate::lab::programs::{CHUNKS, Programs, READ, WRITE, committed, refused};
