@@ -36,8 +36,9 @@ impl CacheKey for IndexKey {
 impl Reader {
     /// Returns the index of `shard`, from the cache or read once for all concurrent callers.
     ///
-    /// Fails with [`ErrorKind::Corrupt`] if the index is damaged, which is remembered like an
-    /// index. An answer of the store that is too short is not: another one may be whole.
+    /// Fails with [`icechunkfs_base::error::ErrorKind::Corrupt`] if the index is damaged, which is
+    /// remembered like an index. An answer of the store that is too short is not: another one may
+    /// be whole.
     pub async fn shard_index(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Arc<Index>> {
         let key = IndexKey { shard: shard.clone(), form: sharding.index_form() };
         if let Some(index) = self.cache.get(&key) {

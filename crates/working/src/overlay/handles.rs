@@ -229,8 +229,8 @@ impl Handles {
         read_on || inode.data_file().is_some()
     }
 
-    /// Returns the data file for passthrough to a file that [`Namespace::create`] has just
-    /// created and opened.
+    /// Returns the data file for passthrough to a file that
+    /// [`super::namespace::Namespace::create`] has just created and opened.
     pub fn open_passthrough(&self, number: Ino) -> Result<Arc<File>> {
         let mut locked = self.upper.lock();
         let Some(Source::Data(data)) = locked.source_of(number) else { return Err(no_such(number)) };
