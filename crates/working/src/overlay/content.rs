@@ -330,15 +330,15 @@ impl FileContents {
         if let Some(number) = number {
             self.complete_number(number).await?;
         }
-        let (file, durable) = {
+        let file = {
             let mut locked = self.upper.lock();
             let source = number.and_then(|number| locked.source_of(number));
-            let file = match (number, source) {
+            match (number, source) {
                 (Some(number), Some(Source::Data(data))) => Some((data, self.file(&mut locked, number, data)?)),
                 _ => None,
-            };
-            (file, Arc::clone(locked.journal.durable()))
+            }
         };
+        let durable = Arc::clone(&self.upper.durable);
         blocking(move || {
             let synced = file.map_or(Ok(()), |(data, file)| durable.sync_file(data, &file));
             // The journal has the mark of a file that could not be flushed.

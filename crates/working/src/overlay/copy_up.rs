@@ -38,8 +38,7 @@ impl FileContents {
             let is_backed = locked.open_files.get(&number).is_some_and(|open| open.passthrough_handles > 0);
             let is_lost = match &source {
                 Some(Source::Data(old)) if keep == 0 => {
-                    (locked.journal.durable().has_flush_failed(*old) && !is_backed)
-                        || self.upper.files.find(*old)?.is_none()
+                    (self.upper.durable.has_flush_failed(*old) && !is_backed) || self.upper.files.find(*old)?.is_none()
                 }
                 _ => false,
             };
@@ -152,7 +151,7 @@ impl FileContents {
             // There may be no handle whose release would record the change.
             self.record_change(&locked, id);
             if let (0, Some(data)) = (size, locked.state.get(id).and_then(Inode::data_file)) {
-                locked.journal.durable().mark_emptied(data);
+                self.upper.durable.mark_emptied(data);
             }
         }
         self.upper.uploads.enqueue_closed(id);

@@ -25,12 +25,8 @@ impl Upper {
     /// Unlinks retired data files because an operation found no space. Returns false if there are
     /// none.
     pub(super) async fn free_space(&self) -> bool {
-        let has_retired = {
-            let mut locked = self.lock();
-            locked.drop_nameless();
-            locked.journal.durable().has_retired()
-        };
-        has_retired && self.make_durable().await.is_ok()
+        self.lock().drop_nameless();
+        self.durable.has_retired() && self.make_durable().await.is_ok()
     }
 
     /// Makes all changes of names durable, and the bytes that ext4 would flush with them: those
@@ -67,12 +63,12 @@ impl Upper {
 
     /// Starts compacting the journal after flushes.
     pub fn begin_upkeep(self: &Arc<Self>) {
-        let working = Arc::downgrade(self);
-        self.lock().journal.durable().set_upkeep(Arc::new(move || {
-            let Some(working) = working.upgrade() else { return };
-            working.report_flush_failures();
-            if let Err(error) = working.compact() {
-                working.lock().journal.durable().set_compact_share(1, 2);
+        let upper = Arc::downgrade(self);
+        self.durable.set_upkeep(Arc::new(move || {
+            let Some(upper) = upper.upgrade() else { return };
+            upper.report_flush_failures();
+            if let Err(error) = upper.compact() {
+                upper.durable.set_compact_share(1, 2);
                 tracing::warn!("{error}; the scratch journal stays as it is");
             }
         }));
@@ -82,17 +78,17 @@ impl Upper {
     /// undid, or if it could not be flushed. Changes wait only while the state is copied
     /// ([`compaction`]).
     pub(super) fn compact(&self) -> Result<()> {
-        let (records, end, durable) = {
+        let durable = &self.durable;
+        let (records, end) = {
             let locked = self.lock();
-            let durable = Arc::clone(locked.journal.durable());
             // Only the journal records that a commit is about to be published.
             let must_stay = locked.is_stale || locked.state.publishing.is_some();
             if must_stay || !(durable.is_long() || durable.needs_rewrite()) {
                 return Ok(());
             }
-            (records(&locked.origin, &locked.state, &locked.base), durable.end(), durable)
+            (records(&locked.origin, &locked.state, &locked.base), durable.end())
         };
-        compaction::compact(&durable, end, &records)
+        compaction::compact(durable, end, &records)
     }
 
     /// Returns a message about bytes that lost their names in a power cut.

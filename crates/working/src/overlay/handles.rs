@@ -289,7 +289,7 @@ impl Handles {
                 self.upper.uploads.enqueue_closed(id);
             }
             if let Some(data) = locked.state.get(id).and_then(Inode::data_file) {
-                locked.journal.durable().mark_closed(data);
+                self.upper.durable.mark_closed(data);
             }
         }
         let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));

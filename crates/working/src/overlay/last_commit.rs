@@ -1,6 +1,5 @@
 //! Knowledge about the last commit of a mount.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::replace::TreeGuard;
@@ -59,11 +58,8 @@ impl Upper {
     /// could not be written to the disk.
     pub fn about_to_publish(&self, snapshot: ObjectId) -> Result<()> {
         self.check_disk(false)?;
-        let mut locked = self.lock();
-        locked.record(Record::Publishing { snapshot: snapshot.to_string() })?;
-        let durable = Arc::clone(locked.journal.durable());
-        drop(locked);
-        durable.flush()
+        self.lock().record(Record::Publishing { snapshot: snapshot.to_string() })?;
+        self.durable.flush()
     }
 
     /// Returns true if the last commit, which was not found, may still become visible, and nothing

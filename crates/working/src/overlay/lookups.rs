@@ -49,14 +49,14 @@ impl Namespace {
     pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Option<Attributes>> {
         let mut gone = None;
         loop {
-            let moment = self.upper.moves.now();
+            let moment = self.upper.moment();
             let found = self.find(parent, name).await?;
             let known = match &found {
                 Some(Lookup::Upper(id)) => Some(self.upper.attributes_of(*id).await),
                 _ => None,
             };
             let mut locked = self.upper.lock();
-            if self.upper.moves.now() != moment {
+            if self.upper.moment() != moment {
                 continue;
             }
             match found {

@@ -146,26 +146,26 @@ impl Upper {
         }
         let used = locked.state.data_files();
         locked.state.forget_borrowed(&used);
-        locked.journal.durable().retain_flush_failures(&used);
+        self.durable.retain_flush_failures(&used);
         let restarted = locked.journal.was_restarted();
         let mut salvage = Salvage::new(self.scratch.directory(), self.files.directory());
-        for number in self.files.list()?.into_iter().filter(|number| !used.contains(number)) {
+        for data in self.files.list()?.into_iter().filter(|data| !used.contains(data)) {
             // The file is unlinked later: a new file of this number would be unlinked instead of
             // it. One with a number that is never given is not ours.
-            if locked.state.fresh.reserve(number.0).is_err() {
+            if locked.state.fresh.reserve(data.0).is_err() {
                 continue;
             }
             if !restarted {
                 // The lines that made it unneeded may be in the page cache only.
-                locked.journal.durable().retire(number);
+                self.durable.retire(data);
                 continue;
             }
-            let kept = match self.files.find(number)? {
-                Some(stat) if !named.contains(&number) => salvage.keep(number, &stat)?,
+            let kept = match self.files.find(data)? {
+                Some(stat) if !named.contains(&data) => salvage.keep(data, &stat)?,
                 _ => false,
             };
             if !kept {
-                self.files.remove(number);
+                self.files.remove(data);
             }
         }
         Ok(salvage.count)
@@ -197,9 +197,9 @@ impl Upper {
 
     /// Waits for shared access, for an operation that changes the tree.
     pub(super) async fn enter(&self) -> Result<SharedTreeGuard<'_>> {
-        let before = self.moves.now();
+        let before = self.moment();
         let lock = self.tree_lock.read().await;
-        let guard = SharedTreeGuard { _lock: lock, is_late: self.moves.now() != before };
+        let guard = SharedTreeGuard { _lock: lock, is_late: self.moment() != before };
         if self.is_undecided() {
             return Err(Error::new(
                 ErrorKind::Io,

@@ -279,7 +279,7 @@ impl TreeMoves {
         } else if is_in_place {
             // They are unlinked once the directory or the next journal has been flushed.
             for number in gone {
-                locked.journal.durable().retire(number);
+                self.upper.durable.retire(number);
             }
         }
         drop(locked);
