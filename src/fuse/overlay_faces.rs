@@ -36,6 +36,7 @@ use icechunkfs_working::overlay::listing::Listed;
 use icechunkfs_working::overlay::{Ino, WorkingTree};
 use icechunkfs_working::scratch::record::Name;
 
+/// Writable mount, by what answers requests on its inodes.
 #[derive(Debug)]
 pub(super) struct WorkingFaces {
     pub(super) working: Arc<WorkingTree>,

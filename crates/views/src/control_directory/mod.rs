@@ -31,7 +31,10 @@ pub(crate) const TREE_VIEWS: u64 = inodes::TREE_VIEWS.0;
 pub(crate) const README: u64 = inodes::README.0;
 
 /// Directories of attached trees, in the order of listings.
-const DIRECTORIES: [(&str, u64); 2] = [(AT_NAME, attached::AT), (VIEWS_NAME, attached::VIEWS)];
+const DIRECTORIES: [ControlEntry; 2] = [
+    ControlEntry { name: AT_NAME, number: attached::AT, file: None },
+    ControlEntry { name: VIEWS_NAME, number: attached::VIEWS, file: None },
+];
 
 /// Kind of mount, as far as its control directory depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,10 +67,6 @@ pub struct ControlEntry {
 }
 
 impl ControlEntry {
-    fn directory(place: (&'static str, u64)) -> Self {
-        ControlEntry { name: place.0, number: place.1, file: None }
-    }
-
     fn file(file: ControlFile, kind: MountKind) -> Option<Self> {
         Some(ControlEntry { name: file.name(), number: file.number(kind)?, file: Some(file) })
     }
@@ -75,7 +74,7 @@ impl ControlEntry {
 
 /// Returns the entries in the order of listings.
 pub fn entries(kind: MountKind) -> Vec<ControlEntry> {
-    let mut entries: Vec<ControlEntry> = DIRECTORIES.map(ControlEntry::directory).into();
+    let mut entries = Vec::from(DIRECTORIES);
     entries.extend(ControlFile::listed(kind).filter_map(|file| ControlEntry::file(file, kind)));
     if kind == MountKind::Writable {
         entries.rotate_left(DIRECTORIES.len());
@@ -85,7 +84,7 @@ pub fn entries(kind: MountKind) -> Vec<ControlEntry> {
 
 /// Returns the entry called `name`, listed or not.
 pub fn entry(kind: MountKind, name: &str) -> Option<ControlEntry> {
-    let directory = DIRECTORIES.into_iter().find(|(other, _)| *other == name).map(ControlEntry::directory);
+    let directory = DIRECTORIES.into_iter().find(|directory| directory.name == name);
     directory.or_else(|| ControlEntry::file(ControlFile::named(name)?, kind))
 }
 

@@ -42,7 +42,14 @@ pub async fn render(file: ControlFile, mount: &impl MountState) -> Result<Metere
         ControlFile::RecentErrors => mount.errors().render(),
         ControlFile::Stats => mount.stats().await?,
         ControlFile::Log => return mount.log().await,
-        _ => String::new(),
+        ControlFile::Commit
+        | ControlFile::StatusJson
+        | ControlFile::Diff
+        | ControlFile::Conflicts
+        | ControlFile::Discard
+        | ControlFile::Refresh
+        | ControlFile::Progress
+        | ControlFile::Request => String::new(),
     }))
 }
 

@@ -161,7 +161,14 @@ impl Control {
             ControlFile::Diff => session.diff().await?.to_text(),
             ControlFile::Conflicts => session.conflicts_text(),
             ControlFile::Progress => json(&session.progress())?,
-            _ => return state::render(file, self).await,
+            // Commands, of which there is nothing to read before they are given.
+            ControlFile::Discard | ControlFile::Refresh | ControlFile::Request => String::new(),
+            ControlFile::Info
+            | ControlFile::Head
+            | ControlFile::Status
+            | ControlFile::RecentErrors
+            | ControlFile::Stats
+            | ControlFile::Log => return state::render(file, self).await,
         }))
     }
 
