@@ -131,9 +131,9 @@ pub async fn walk_all(
 ) -> Result<()> {
     let mut seen = HashSet::new();
     let mut meter = meter_of_history(repository);
-    let mut goes_on = true;
+    let mut is_ended = false;
     for tip in tips {
-        if !goes_on || seen.contains(&tip) {
+        if seen.contains(&tip) {
             continue;
         }
         let visit_new = |commit: SnapshotInfo| {
@@ -141,10 +141,13 @@ pub async fn walk_all(
             if !seen.insert(commit.id) {
                 return Ok(false);
             }
-            goes_on = visit(commit)?;
-            Ok(goes_on)
+            is_ended = !visit(commit)?;
+            Ok(!is_ended)
         };
         repository.try_walk(tip, visit_new).await?;
+        if is_ended {
+            break;
+        }
     }
     Ok(())
 }

@@ -191,7 +191,7 @@ pub async fn import(
     if options.dry_run || detected.changes.is_empty() {
         return Ok(out);
     }
-    let (repository, branch, base) = destination(target, &tree, means.clock, &mut out).await?;
+    let (repository, branch, base) = repository_of(target, &tree, means.clock, &mut out).await?;
     let changes = std::mem::take(&mut detected.changes);
     drop((scanned, tree, detected));
     let engine = Engine::new(Arc::clone(repository.storage()), reader, means.clock, means.engine);
@@ -234,7 +234,7 @@ async fn scan_source(source: &Path, target: &ImportTarget, jobs: usize, counters
 
 /// Returns the repository, which is created if there is none, its branch, and the base of a commit
 /// of changes of `tree`.
-async fn destination(
+async fn repository_of(
     target: ImportTarget,
     tree: &Tree,
     clock: Clock,
