@@ -85,11 +85,10 @@ pub(crate) fn measure(command: &mut Command) -> Outcome {
     Outcome { success: status == Some(0), elapsed, memory, stderr }
 }
 
-/// Returns the problem with an outcome, if any. A command has its deadline, three seconds, and its
-/// own work, which takes `alone` and is slower beside that of others. An answer without end keeps a
-/// processor busy, so that beside other tests the deadline is noticed late.
+/// Returns the problem with an outcome, if any. A command has its deadline, a second, and its own
+/// work, which takes `alone` and is slower beside that of others.
 pub(crate) fn complaint(outcome: &Outcome, alone: Duration) -> Option<String> {
-    let allowed = TIMEOUT + Duration::from_secs(3) + alone * u32::try_from(AT_ONCE).unwrap();
+    let allowed = TIMEOUT + Duration::from_secs(1) + alone * u32::try_from(AT_ONCE).unwrap();
     if outcome.elapsed > allowed {
         return Some(too_slow(outcome.elapsed, allowed, &outcome.stderr));
     }
