@@ -37,8 +37,8 @@ pub(super) struct ArrayContext {
     index: Option<NodeIndex>,
     grid: Vec<u32>,
     encoding: KeyEncoding,
-    /// Array that the snapshot has in this very directory, whatever the directory is now.
-    owner: Option<NodeIndex>,
+    /// Rank and chunk names of the array that this one replaced in its directory.
+    replaced: Option<(usize, KeyEncoding)>,
 }
 
 /// Role of a file in its array.
@@ -52,14 +52,14 @@ enum FileRole {
 impl ArrayContext {
     /// Returns the array `id`, at `path` now, which is node `index` of the snapshot if it is there.
     pub(super) fn new(id: NodeId, path: &str, index: Option<NodeIndex>, grid: Vec<u32>, encoding: KeyEncoding) -> Self {
-        ArrayContext { id, path: path.to_owned(), index, grid, encoding, owner: None }
+        ArrayContext { id, path: path.to_owned(), index, grid, encoding, replaced: None }
     }
 
-    /// Returns true if `place` is a chunk of an array that this one replaced. Leaving it out as any
-    /// file without a place in Zarr would lose the data of an array whose document a user has
-    /// edited.
-    fn is_of_replaced(&self, place: &TreePlace) -> bool {
-        self.owner != self.index && is_of(place, self.owner)
+    /// Returns true if `key` was a chunk's name in the array that this one replaced. Leaving such a
+    /// file out as any file without a place in Zarr would lose the data of an array whose document
+    /// a user has edited. Any other name is one that a user chose, whatever the bytes are.
+    fn is_of_replaced(&self, key: &str) -> bool {
+        self.replaced.as_ref().is_some_and(|(rank, encoding)| coords_of(encoding, *rank, key).is_some())
     }
 
     /// Classifies the file at `key`, relative to the array.
@@ -97,10 +97,13 @@ pub(super) fn is_number(name: &str) -> bool {
 impl Detection<'_> {
     /// Detects the chunk changes in the directory of `array`, at `position`.
     pub(super) async fn walk_chunks(&mut self, position: usize, array: ArrayContext) -> Result<()> {
-        let array = ArrayContext { owner: self.get(position)?.base_node(), ..array };
-        let place = array.index.map(TreePlace::Directory);
         let base = Arc::clone(&self.base);
         let tree = &base.tree;
+        let owner = self.get(position)?.base_node().filter(|owner| Some(*owner) != array.index);
+        let replaced = owner.and_then(|owner| tree.table().array(owner));
+        let replaced = replaced.map(|replaced| (replaced.grid.len(), replaced.encoding.clone()));
+        let array = ArrayContext { replaced, ..array };
+        let place = array.index.map(TreePlace::Directory);
         let mut changes = BTreeMap::new();
         // Directories still to be examined: position, path below the array, place of the snapshot
         // that belongs there, and whether a node below the array shares the directory. Files there
@@ -238,8 +241,7 @@ impl Detection<'_> {
                 return Ok(());
             }
             FileRole::Nothing => {
-                if file.source == Source::Lower && file.lower.as_ref().is_some_and(|place| array.is_of_replaced(place))
-                {
+                if array.is_of_replaced(key) {
                     self.report_violation(path, REPLACED);
                 } else {
                     self.report_untracked(path, file.id, entry);
@@ -344,7 +346,7 @@ impl Detection<'_> {
             let path = below(&array.path, &key);
             match (array.role_of(&key), self.stored_at(Some(&place)).await?) {
                 (FileRole::Chunk(coords), Some(change)) => drop(changes.insert(coords, change)),
-                _ if array.is_of_replaced(&place) => self.report_violation(path, REPLACED),
+                _ if array.is_of_replaced(&key) => self.report_violation(path, REPLACED),
                 (FileRole::Wrong(why), _) => self.report_violation(path, why),
                 (FileRole::Chunk(_) | FileRole::Nothing, _) => self.out.foreign.push(ForeignChunk { place, path }),
             }
@@ -488,5 +490,17 @@ mod tests {
         }
         let scalar = array(&[], KeyEncoding::default());
         assert_eq!(role(&scalar, "c"), "chunk");
+    }
+
+    #[test]
+    fn only_the_names_of_a_replaced_array_are_of_it() {
+        let dots = KeyEncoding { prefixed: false, separator: Separator::Dot, suffix: String::new() };
+        let array = ArrayContext { replaced: Some((2, KeyEncoding::default())), ..array(&[2], dots) };
+        for key in ["c/0/0", "c/7/9"] {
+            assert!(array.is_of_replaced(key), "{key}");
+        }
+        for key in [".zarr.json.swp", "old/0/0", "c/0", "c/0/0.partial", "0"] {
+            assert!(!array.is_of_replaced(key), "{key}");
+        }
     }
 }
