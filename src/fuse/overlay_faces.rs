@@ -32,7 +32,7 @@ use icechunkfs_views::control_directory::{self, DIRECTORY, MountKind, NAME};
 use icechunkfs_working::control::{self, Control};
 use icechunkfs_working::overlay::attributes::Attributes;
 use icechunkfs_working::overlay::file_origin::FileOrigin;
-use icechunkfs_working::overlay::listing::Listed;
+use icechunkfs_working::overlay::listing::{Listed, Listing};
 use icechunkfs_working::overlay::{Ino, WorkingTree};
 use icechunkfs_working::scratch::record::Name;
 
@@ -50,8 +50,8 @@ pub(super) struct WorkingFaces {
     pub(super) xattrs: bool,
     pub(super) hint: ListingHint,
     pub(super) log: QuietLog,
-    /// Limits of listings under way, by handle.
-    pub(super) listings: Mutex<HashMap<u64, u64>>,
+    /// Listings in progress, by handle.
+    pub(super) listings: Mutex<HashMap<u64, Arc<Listing>>>,
     pub(super) next_listing: AtomicU64,
     pub(super) kept_listings: KeptListings,
 }
@@ -150,21 +150,23 @@ impl WorkingFaces {
             Face::Attached(_) => {}
             Face::Top => self.list_top(offset_in_tree, sink).await?,
             Face::Tree(number) => {
-                let limit = self.listing_limit(handle, offset);
-                let listed = self.working.namespace().list(number, offset_in_tree, limit, extent, sink).await;
+                let listing = self.listing(handle, offset);
+                let listed = self.working.namespace().list(number, offset_in_tree, &listing, extent, sink).await;
                 listed.context(|| self.working.upper().describe(number))?;
             }
         }
         Ok(())
     }
 
-    /// Returns the limit of the listing of `handle`, which begins if `offset` is 0.
-    fn listing_limit(&self, handle: FileHandle, offset: u64) -> u64 {
+    /// Returns the listing of `handle`. One begins if `offset` is 0, or if the kernel had the
+    /// entries before `offset` from another handle.
+    fn listing(&self, handle: FileHandle, offset: u64) -> Arc<Listing> {
+        let begin = || Arc::new(self.working.namespace().begin_listing());
         let mut listings = self.listings.lock();
         if offset == 0 {
-            listings.insert(handle.0, self.working.namespace().listing_limit());
+            listings.remove(&handle.0);
         }
-        listings.get(&handle.0).copied().unwrap_or(u64::MAX)
+        Arc::clone(listings.entry(handle.0).or_insert_with(begin))
     }
 
     /// Returns a name of the tree, with its directory. Fails for names of the control directory and

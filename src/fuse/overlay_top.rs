@@ -94,10 +94,8 @@ impl WorkingFaces {
             is_empty = is_dots(listed.name);
             is_empty
         };
-        self.working
-            .namespace()
-            .list(self.shown_root(), 0, self.working.namespace().listing_limit(), Extent::Names, &mut sink)
-            .await?;
+        let namespace = self.working.namespace();
+        namespace.list(self.shown_root(), 0, &namespace.begin_listing(), Extent::Names, &mut sink).await?;
         if !is_empty {
             return Err(Error::new(ErrorKind::NotEmpty, format!("{} is not empty", entry.name)));
         }

@@ -289,8 +289,8 @@ impl Kernel {
             found.push(String::from_utf8_lossy(entry.name).into_owned());
             true
         };
-        let limit = self.working.namespace().listing_limit();
-        self.working.namespace().list(number, 0, limit, Extent::All, &mut sink).await?;
+        let listing = self.working.namespace().begin_listing();
+        self.working.namespace().list(number, 0, &listing, Extent::All, &mut sink).await?;
         found.retain(|name| name != "." && name != "..");
         found.sort();
         Ok(found)

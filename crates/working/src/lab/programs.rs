@@ -12,7 +12,7 @@ use super::mount::ARRAY;
 use crate::operations::{CommitOptions, Committed, Session};
 use crate::overlay::attributes::Attributes;
 use crate::overlay::handles::OpenOptions;
-use crate::overlay::listing::Listed;
+use crate::overlay::listing::{Listed, Listing};
 use crate::overlay::namespace::{CreateAttrs, RenameMode};
 use crate::overlay::opens::HandleKind;
 use crate::overlay::set_attributes::SetAttrs;
@@ -258,7 +258,13 @@ impl Programs {
     }
 
     /// Returns up to `most` entries of directory `number` behind `offset`, with their offsets.
-    pub(crate) async fn list_page(&self, number: Ino, offset: u64, limit: u64, most: usize) -> Vec<(String, u64)> {
+    pub(crate) async fn list_page(
+        &self,
+        number: Ino,
+        offset: u64,
+        listing: &Listing,
+        most: usize,
+    ) -> Vec<(String, u64)> {
         let mut found = Vec::new();
         let mut sink = |entry: Listed<'_>| {
             let takes = found.len() < most;
@@ -267,16 +273,16 @@ impl Programs {
             }
             takes
         };
-        self.working().namespace().list(number, offset, limit, Extent::All, &mut sink).await.unwrap();
+        self.working().namespace().list(number, offset, listing, Extent::All, &mut sink).await.unwrap();
         found
     }
 
     /// Returns the names in the directory at `path`.
     pub(crate) async fn list(&self, path: &str) -> Vec<String> {
         let number = self.number(path).await.unwrap();
-        let limit = self.working().namespace().listing_limit();
+        let listing = self.working().namespace().begin_listing();
         let mut names: Vec<String> =
-            self.list_page(number, 0, limit, usize::MAX).await.into_iter().map(|(name, _)| name).collect();
+            self.list_page(number, 0, &listing, usize::MAX).await.into_iter().map(|(name, _)| name).collect();
         names.retain(|name| name != "." && name != "..");
         names.sort();
         names

@@ -22,6 +22,29 @@ const UPPER_OFFSET: u64 = 3 << 61;
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
 
+/// A listing in progress, from the first entry that a program reads on.
+///
+/// While there is one, a commit leaves the names that it makes names of the base in the upper
+/// layer, with their offsets: in the base they may be before the point from which the listing
+/// continues, and would be missing in it.
+#[derive(Debug)]
+pub struct Listing {
+    /// Upper bound for the entries that it may show.
+    limit: u64,
+    _in_progress: Arc<()>,
+}
+
+/// Counts the listings in progress.
+#[derive(Debug, Default)]
+pub(super) struct Listings(Arc<()>);
+
+impl Listings {
+    /// Returns true if there is a listing in progress. One can begin only under the lock.
+    pub(super) fn is_any_in_progress(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+}
+
 /// Entry of a listing.
 #[derive(Debug)]
 pub struct Listed<'a> {
@@ -45,23 +68,24 @@ impl<'a> Listed<'a> {
 }
 
 impl Namespace {
-    /// Returns an upper bound for the entries that a listing beginning now may show.
-    pub fn listing_limit(&self) -> u64 {
-        self.upper.lock().state.fresh.take()
+    /// Begins a listing, of what is there now.
+    pub fn begin_listing(&self) -> Listing {
+        let mut locked = self.upper.lock();
+        Listing { limit: locked.state.fresh.take(), _in_progress: Arc::clone(&self.upper.listings.0) }
     }
 
-    /// Passes the entries of directory `number` after `offset` and before `limit` to `sink`, until
-    /// it returns false: it is full and did not take the entry.
+    /// Passes the entries of directory `number` after `offset` that `listing` may show to `sink`,
+    /// until it returns false: it is full and did not take the entry.
     pub async fn list(
         &self,
         number: Ino,
         offset: u64,
-        limit: u64,
+        listing: &Listing,
         extent: Extent,
         sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
     ) -> Result<()> {
         let mut from = offset;
-        while let Some(rest) = self.list_of_one_state(number, from, limit, extent, sink).await? {
+        while let Some(rest) = self.list_of_one_state(number, from, listing.limit, extent, sink).await? {
             from = rest;
         }
         Ok(())

@@ -13,6 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::file_locks::FileLocks;
 use super::kernel_view::{KernelView, Moment, Moves};
 use super::last_commit::LastCommit;
+use super::listing::Listings;
 use super::locked::{Locked, first_line};
 use super::opens::OpenFiles;
 use super::replace::{SharedTreeGuard, TreeGuard};
@@ -46,6 +47,7 @@ pub struct Upper {
     pub(super) counted_bytes: Mutex<gauges::CountedBytes>,
     /// Moves so far, of the kernel's view.
     pub(super) moves: Arc<Moves>,
+    pub(super) listings: Listings,
 }
 
 impl Upper {
@@ -122,6 +124,7 @@ impl Upper {
             file_locks: FileLocks::default(),
             counted_bytes: Mutex::default(),
             moves,
+            listings: Listings::default(),
         };
         upper.salvaged = upper.drop_orphans(&named)?;
         if let Err(error) = upper.compact() {

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::super::Ino;
 use super::super::content::copy_steps;
-use super::super::node::Inode;
+use super::super::node::{IN_PLACE, Inode};
 use super::super::state::numbered;
 use super::Purpose;
 use super::TreeMoves;
@@ -210,6 +210,17 @@ impl Merge<'_> {
         parent.zip(name.name.text()).and_then(|(place, name)| self.to.tree.child_place(place, name)).is_some()
     }
 
+    /// Makes `name` a name of the base's file at `place`, with the number and the offset that it
+    /// has.
+    fn show_in_place(&mut self, id: EntryId, inode: &Inode, name: FileName, place: &TreePlace) {
+        self.adopt(id, inode, Some(place));
+        if let Some(inode) = self.out.state.get_mut(id) {
+            inode.body = Body::File(Source::Lower);
+        }
+        self.out.state.put_entry(name.parent, name.name.clone(), Some(id), false, Some(name.entry.order));
+        self.out.disposable.push((name.parent, name.name, id));
+    }
+
     /// Leaves all names of a file to the base. The inode stays if the kernel knows it by a number
     /// of the working tree.
     fn release_to_base(&mut self, id: EntryId, inode: &Inode, names: Vec<FileName>) {
@@ -233,6 +244,10 @@ impl Merge<'_> {
             if natural == Some(at) {
                 if is_published {
                     self.out.invalidations.push(Invalidation::Attributes(inode.number));
+                    if self.is_listed && name.entry.order != IN_PLACE {
+                        self.show_in_place(id, inode, name, &place);
+                        is_kept = true;
+                    }
                 } else if !same_but_times(&inode.meta, &self.to.meta(0o644)) || inode.meta.mtime != self.from.time {
                     // Modes, owners and times that programs set last until a commit.
                     self.adopt(id, inode, Some(&place));
@@ -245,12 +260,7 @@ impl Merge<'_> {
                 // the pages: a program watches the file, say.
                 self.out.invalidations.push(Invalidation::Inode(inode.number));
             } else {
-                self.adopt(id, inode, Some(&place));
-                if let Some(inode) = self.out.state.get_mut(id) {
-                    inode.body = Body::File(Source::Lower);
-                }
-                self.out.state.put_entry(name.parent, name.name.clone(), Some(id), false, Some(name.entry.order));
-                self.out.disposable.push((name.parent, name.name, id));
+                self.show_in_place(id, inode, name, &place);
                 is_kept = true;
             }
         }

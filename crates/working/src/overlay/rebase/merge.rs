@@ -42,6 +42,8 @@ pub(super) struct Merge<'a> {
     pub(super) from: Arc<Base>,
     pub(super) to: Arc<Base>,
     pub(super) purpose: Purpose<'a>,
+    /// True if names keep their offsets for listings in progress.
+    pub(super) is_listed: bool,
     pub(super) out: Merged,
     /// Names of files, by inode.
     pub(super) names: BTreeMap<EntryId, Vec<FileName>>,
@@ -130,8 +132,20 @@ impl<'a> Merge<'a> {
     ) -> Self {
         let ids = node_ids(&to.tree);
         let out = Merged { state: old.successor(), ..Merged::default() };
-        let (names, created, pending) = Default::default();
-        Merge { old, opens, from: Arc::clone(from), to, purpose, out, names, has_moved: false, ids, created, pending }
+        Merge {
+            old,
+            opens,
+            from: Arc::clone(from),
+            to,
+            purpose,
+            is_listed: false,
+            out,
+            names: BTreeMap::new(),
+            has_moved: false,
+            ids,
+            created: Vec::new(),
+            pending: Vec::new(),
+        }
     }
 
     pub(super) fn finish(self) -> Merged {

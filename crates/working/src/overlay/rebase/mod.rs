@@ -123,6 +123,7 @@ impl TreeMoves {
         let from = self.upper.base();
         let to = Arc::new(Base::new(Arc::clone(tree)));
         let mut merge = Merge::new(&old, &opens, &from, Arc::clone(&to), purpose);
+        merge.is_listed = self.upper.listings.is_any_in_progress();
         merge.directories().await?;
         let mut new_data = Vec::new();
         match self.materialize(&merge, &mut new_data).await {
@@ -218,7 +219,8 @@ impl TreeMoves {
             let given_up = &locked.state;
             state.unpublished = given_up.unpublished.iter().chain(&given_up.publishing).cloned().collect();
         }
-        for (parent, name, id) in disposable {
+        let is_listed = self.upper.listings.is_any_in_progress();
+        for (parent, name, id) in disposable.into_iter().filter(|_| !is_listed) {
             // Another inode may have got the name since.
             let entry = state.get(parent).and_then(|parent| parent.directory()?.get(&name));
             if entry.is_none_or(|entry| entry.id != Some(id)) {

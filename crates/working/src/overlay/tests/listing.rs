@@ -6,25 +6,26 @@ use std::collections::BTreeSet;
 use crate::lab::Lab;
 use crate::lab::programs::Programs;
 use crate::overlay::Ino;
+use crate::overlay::listing::Listing;
 
 /// A directory that a program reads, a few names at a time.
 struct Reading<'a> {
     programs: &'a Programs,
     number: Ino,
-    limit: u64,
+    listing: Listing,
     offset: u64,
     names: Vec<String>,
 }
 
 impl<'a> Reading<'a> {
     async fn begin(programs: &'a Programs, path: &str) -> Self {
-        let limit = programs.working().namespace().listing_limit();
-        Reading { programs, number: programs.number(path).await.unwrap(), limit, offset: 0, names: Vec::new() }
+        let listing = programs.working().namespace().begin_listing();
+        Reading { programs, number: programs.number(path).await.unwrap(), listing, offset: 0, names: Vec::new() }
     }
 
     /// Reads up to `most` further names. Returns those.
     async fn read(&mut self, most: usize) -> Vec<String> {
-        let page = self.programs.list_page(self.number, self.offset, self.limit, most).await;
+        let page = self.programs.list_page(self.number, self.offset, &self.listing, most).await;
         self.offset = page.last().map_or(self.offset, |(_, offset)| *offset);
         let names: Vec<String> = page.into_iter().map(|(name, _)| name).collect();
         self.names.extend(names.iter().cloned());
@@ -182,6 +183,26 @@ async fn a_listing_of_a_directory_that_was_made_here_goes_on_over_a_commit() {
         reading.read(read_before).await;
         programs.commit().await;
         check(&reading.finish(2).await, &MIXED);
+    }
+}
+
+/// Names of the upper layer become names of the base, some of them before the point from which the
+/// listing goes on.
+#[tokio::test]
+async fn a_listing_of_a_directory_of_the_snapshot_goes_on_over_a_commit() {
+    for read_before in [0, 2, 3, 4, 5, 6, 7, 9] {
+        let lab = Lab::new().await;
+        let programs = mixed(&lab).await.restart(&lab).await;
+        programs.put("a/c/4", "4").await;
+        let mut reading = Reading::begin(&programs, "a/c").await;
+        reading.read(read_before).await;
+        programs.commit().await;
+        check(&reading.finish(2).await, &[".", "..", "0", "1", "2", "3", "4", "7", "x", "y", "z"]);
+        let inodes = || programs.working().upper().lock().state.iter().count();
+        let kept = inodes();
+        programs.patch("a/c/1", 0, "1").await;
+        programs.commit().await;
+        assert!(inodes() < kept, "what was kept for the listing is gone");
     }
 }
 
