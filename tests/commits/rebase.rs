@@ -179,13 +179,12 @@ async fn every_kind_of_conflict_is_detected() {
     assert_eq!(conflicts(z0, |m| m.chunk("/z", &[0], "ours")).await, one(ChunkDoubleUpdate, "/z"));
     assert_eq!(conflicts(z0, |m| drop(m.get("/z").chunks.remove(&vec![0]))).await, one(ChunkDoubleUpdate, "/z"));
     assert_eq!(conflicts(z0, |m| m.delete("/z")).await, one(DeleteOfUpdatedArray, "/z"));
-    let touch_g = |m: &mut Model| m.get("/g").zarr_json += " ";
-    let touch_g_too = |m: &mut Model| m.get("/g").zarr_json += "  ";
-    let touch_z = |m: &mut Model| m.get("/z").zarr_json += " ";
-    let touch_z_too = |m: &mut Model| m.get("/z").zarr_json += "  ";
+    let touch_g = |m: &mut Model| set(m, "/g", "x", 1);
+    let touch_g_too = |m: &mut Model| set(m, "/g", "x", 2);
+    let touch_z = |m: &mut Model| set(m, "/z", "x", 1);
+    let touch_z_too = |m: &mut Model| set(m, "/z", "x", 2);
     assert_eq!(conflicts(touch_z, touch_z_too).await, one(ZarrMetadataDoubleUpdate, "/z"));
     assert_eq!(conflicts(touch_g, touch_g_too).await, one(ZarrMetadataDoubleUpdate, "/g"));
-    assert_eq!(conflicts(touch_z, |m| m.chunk("/z", &[7], "ours")).await, one(ChunksUpdatedInUpdatedArray, "/z"));
     assert_eq!(conflicts(touch_z, |m| m.delete("/z")).await, one(DeleteOfUpdatedArray, "/z"));
     assert_eq!(conflicts(touch_g, |m| m.delete("/g")).await, one(DeleteOfUpdatedGroup, "/g"));
     let del_z = |m: &mut Model| m.delete("/z");
@@ -221,10 +220,80 @@ async fn every_kind_of_conflict_is_detected() {
         m.get("/z").zarr_json = document;
     };
     assert_eq!(conflicts(last, recoded).await, one(ChunksUpdatedOutsideNewShape, "/z"));
-    assert_eq!(
-        conflicts(|m| m.resize("/z", &[7]), |m| m.chunk("/z", &[7], "")).await,
-        one(ChunksUpdatedInUpdatedArray, "/z")
-    );
+    let last = |m: &mut Model| m.chunk("/z", &[7], "ours");
+    assert_eq!(conflicts(|m| m.resize("/z", &[7]), last).await, one(ChunksUpdatedInUpdatedArray, "/z"));
+    assert_eq!(conflicts(recoded, last).await, one(ChunksUpdatedInUpdatedArray, "/z"));
+    assert_eq!(conflicts(recoded, |m| m.chunk("/z", &[0], "ours")).await, one(ChunksUpdatedInUpdatedArray, "/z"));
+    // Each appended something else.
+    let grown = |m: &mut Model| grow(m, "/z", &[9]);
+    assert_eq!(conflicts(grown, |m| grow(m, "/z", &[10])).await, one(ZarrMetadataDoubleUpdate, "/z"));
+    let appended = |m: &mut Model| {
+        grow(m, "/z", &[9]);
+        m.chunk("/z", &[8], "ours");
+    };
+    let other = |m: &mut Model| {
+        grow(m, "/z", &[9]);
+        m.chunk("/z", &[8], "theirs");
+    };
+    assert_eq!(conflicts(other, appended).await, one(ChunkDoubleUpdate, "/z"));
+}
+
+/// Sets an attribute, as the last one.
+fn set(model: &mut Model, path: &str, name: &str, value: u32) {
+    let node = model.get(path);
+    let mut document: serde_json::Value = serde_json::from_str(&node.zarr_json).unwrap();
+    document["attributes"][name] = value.into();
+    node.zarr_json = document.to_string();
+}
+
+/// Gives an array another shape, and leaves the rest of its document as it is.
+fn grow(model: &mut Model, path: &str, grid: &[u32]) {
+    let node = model.get(path);
+    let mut document: serde_json::Value = serde_json::from_str(&node.zarr_json).unwrap();
+    document["shape"] = grid.into();
+    node.zarr_json = document.to_string();
+    node.grid = Some(grid.to_vec());
+}
+
+#[tokio::test]
+async fn chunks_go_with_a_document_that_leaves_them_their_places_and_meaning() {
+    let first = |m: &mut Model| m.chunk("/z", &[0], "first");
+    let append = |m: &mut Model| {
+        grow(m, "/z", &[9]);
+        m.chunk("/z", &[8], "appended");
+    };
+    merges(append, first).await;
+    merges(first, append).await;
+    let shrink = |m: &mut Model| m.resize("/z", &[4]);
+    merges(shrink, first).await;
+    merges(|m| set(m, "/z", "units", 1), first).await;
+    // What is deleted on one side may be beyond the shape of the other.
+    merges(shrink, |m| drop(m.get("/z").chunks.remove(&vec![5]))).await;
+}
+
+#[tokio::test]
+async fn changes_of_different_members_of_a_document_are_merged() {
+    merges(|m| set(m, "/z", "x", 1), |m| set(m, "/z", "y", 2)).await;
+    merges(|m| set(m, "/g", "x", 1), |m| set(m, "/g", "y", 2)).await;
+    merges(|m| grow(m, "/z", &[9]), |m| set(m, "/z", "y", 2)).await;
+    merges(|m| set(m, "/z", "x", 1), |m| grow(m, "/z", &[9])).await;
+    let append = |m: &mut Model| {
+        grow(m, "/z", &[9]);
+        m.chunk("/z", &[8], "appended");
+    };
+    let correct = |m: &mut Model| {
+        set(m, "/z", "y", 2);
+        m.chunk("/z", &[0], "corrected");
+    };
+    merges(append, correct).await;
+    merges(correct, append).await;
+    // The same on both sides, and something else on one.
+    let more = |m: &mut Model| {
+        set(m, "/z", "x", 1);
+        set(m, "/z", "y", 2);
+    };
+    merges(|m| set(m, "/z", "x", 1), more).await;
+    merges(more, |m| set(m, "/z", "x", 1)).await;
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ fn expected(states: &[State], path: &str) -> Vec<(usize, String)> {
         let here = new.1.get(&wanted);
         let moved_from = here.and_then(|number| old.1.iter().find(|(_, other)| *other == number)).map(|(path, _)| path);
         let before = moved_from.unwrap_or(&wanted);
-        let changed = touched((&old.0, &old.1), (&new.0, &new.1));
+        let changed = touched((&old.0, &old.1), (&new.0, &new.1)).nodes;
         let is_node = here.is_some() || old.1.contains_key(before);
         if is_node && changed.iter().any(|node| is_at_or_below(node, &wanted) || is_at_or_below(node, before)) {
             found.push((at, wanted.clone()));

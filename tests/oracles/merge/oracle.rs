@@ -1,7 +1,12 @@
-//! The expected result of two sides' work: a three-way merge over plain maps of keys. It knows
-//! moves, and nothing else of the mount: no inodes, no whiteouts, no snapshots.
+//! The expected result of two sides' work: a three-way merge over plain maps of keys, and of
+//! documents by member. It knows moves, and nothing else of the mount: no inodes, no whiteouts, no
+//! snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::world::grid_of;
 
 /// Zarr keys and their bytes.
 pub type Keys = BTreeMap<String, Vec<u8>>;
@@ -122,6 +127,10 @@ pub fn merge(base: &Keys, ours: &Keys, theirs: &Keys, sides: &Sides<'_>) -> Merg
             (t, t)
         } else if t == b || o == t {
             (o, o)
+        } else if let (true, Some(document)) = (key.ends_with("zarr.json"), merge_documents(b, o, t)) {
+            merge.ours_win.insert(key.clone(), document.clone());
+            merge.theirs_win.insert(key.clone(), document);
+            continue;
         } else {
             merge.conflicts.insert(key.clone());
             (o, t)
@@ -131,6 +140,67 @@ pub fn merge(base: &Keys, ours: &Keys, theirs: &Keys, sides: &Sides<'_>) -> Merg
         }
     }
     merge
+}
+
+/// Merges documents by member, attributes by attribute and shapes by dimension; none if both sides
+/// changed the same. Members are in the order that theirs have, ours follow.
+fn merge_documents(base: Option<&Vec<u8>>, ours: Option<&Vec<u8>>, theirs: Option<&Vec<u8>>) -> Option<Vec<u8>> {
+    let parse = |document: Option<&Vec<u8>>| serde_json::from_slice::<Value>(document?).ok();
+    let [base, ours, theirs] = [parse(base)?, parse(ours)?, parse(theirs)?];
+    let [Value::Object(base), Value::Object(ours), Value::Object(theirs)] = [base, ours, theirs] else { return None };
+    let added = |one: &serde_json::Map<String, Value>, other: &serde_json::Map<String, Value>| -> Vec<String> {
+        one.keys().chain(other.keys().filter(|name| !one.contains_key(*name))).cloned().collect()
+    };
+    let names = added(&theirs, &ours);
+    let mut merged = serde_json::Map::new();
+    for name in names {
+        let [b, o, t] = [&base, &ours, &theirs].map(|document| document.get(&name));
+        let value = match (name.as_str(), b, o, t) {
+            ("attributes", Some(Value::Object(b)), Some(Value::Object(o)), Some(Value::Object(t))) => {
+                let mut attributes = serde_json::Map::new();
+                for name in added(t, o) {
+                    let value = one_of(b.get(&name), o.get(&name), t.get(&name))?.cloned();
+                    attributes.extend(value.map(|value| (name.clone(), value)));
+                }
+                Some(attributes.into())
+            }
+            ("shape", Some(Value::Array(b)), Some(Value::Array(o)), Some(Value::Array(t)))
+                if b.len() == o.len() && b.len() == t.len() =>
+            {
+                let lengths = (0..b.len()).map(|n| one_of(Some(&b[n]), Some(&o[n]), Some(&t[n])).flatten().cloned());
+                Some(lengths.collect::<Option<Vec<Value>>>()?.into())
+            }
+            _ => one_of(b, o, t)?.cloned(),
+        };
+        merged.extend(value.map(|value| (name.clone(), value)));
+    }
+    Some(Value::from(merged).to_string().into_bytes())
+}
+
+/// Returns the value that one side, or both, changed it to; none if both did in different ways.
+fn one_of<'a>(
+    base: Option<&'a Value>,
+    ours: Option<&'a Value>,
+    theirs: Option<&'a Value>,
+) -> Option<Option<&'a Value>> {
+    if ours == base || ours == theirs { Some(theirs) } else { (theirs == base).then_some(ours) }
+}
+
+/// Returns true if each chunk that one side wrote is within the shape that the other side has.
+pub fn chunks_have_places(base: &Keys, ours: &Keys, theirs: &Keys) -> bool {
+    let arrays = nodes(base);
+    let has_place = |key: &str, there: &Keys| {
+        let node = node_of(&arrays, key)?;
+        let grid = grid_of(there.get(&join(node, "zarr.json"))?)?;
+        let coords = key[node.len()..].trim_start_matches('/').strip_prefix("c/")?;
+        let coords: Vec<u64> = coords.split('/').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+        Some(coords.len() == grid.len() && std::iter::zip(coords, grid).all(|(at, length)| at < length))
+    };
+    [(ours, theirs), (theirs, ours)].into_iter().all(|(written, there)| {
+        let chunks = written.iter().filter(|(key, _)| !key.ends_with("zarr.json"));
+        let mut new = chunks.filter(|(key, bytes)| base.get(*key) != Some(bytes));
+        new.all(|(key, _)| has_place(key, there) == Some(true))
+    })
 }
 
 /// Returns the nodes of which `from` and `to` have different keys.

@@ -15,13 +15,13 @@ use crate::common::writing::{GROUP, Reference, Writable, array, put, touch};
 use crate::common::{block_on, errno, lab, run_on, signal};
 
 /// Two mounts of a new repository, with `keys` committed before.
-struct Pair {
-    a: Writable,
-    b: Writable,
+pub(super) struct Pair {
+    pub(super) a: Writable,
+    pub(super) b: Writable,
 }
 
 impl Pair {
-    fn with(keys: &[(&str, String)]) -> Pair {
+    pub(super) fn with(keys: &[(&str, String)]) -> Pair {
         common::watchdog();
         let a = Writable::new(&[]);
         put(&a.root().join("zarr.json"), GROUP).unwrap();
@@ -35,7 +35,7 @@ impl Pair {
 
     /// Returns the content of the repository, as the reference and a fresh mount read it.
     #[track_caller]
-    fn committed(&self) -> BTreeMap<String, String> {
+    pub(super) fn committed(&self) -> BTreeMap<String, String> {
         let keys = Reference::open(self.a.repository()).keys();
         assert_eq!(self.a.fresh(), keys, "a fresh mount shows something else than the reference");
         keys.into_iter().map(|(key, bytes)| (key, String::from_utf8(bytes).unwrap())).collect()
@@ -51,11 +51,11 @@ fn changes(mount: &Writable) -> BTreeMap<String, Value> {
 }
 
 #[track_caller]
-fn assert_clean(mount: &Writable) {
+pub(super) fn assert_clean(mount: &Writable) {
     assert_eq!(changes(mount), BTreeMap::new());
 }
 
-fn read(mount: &Writable, path: &str) -> io::Result<String> {
+pub(super) fn read(mount: &Writable, path: &str) -> io::Result<String> {
     std::fs::read_to_string(mount.root().join(path))
 }
 
@@ -85,7 +85,7 @@ fn assert_names_have_files(mount: &Writable) {
     }
 }
 
-fn line() -> String {
+pub(super) fn line() -> String {
     array(&[8], &[1])
 }
 
@@ -94,20 +94,20 @@ fn square() -> String {
 }
 
 #[track_caller]
-fn refresh(mount: &Writable) {
+pub(super) fn refresh(mount: &Writable) {
     mount.touch("refresh").unwrap_or_else(|e| panic!("{e}: {}", mount.read_control("commit")));
     assert_names_have_files(mount);
 }
 
 #[track_caller]
-fn commit(mount: &Writable, message: &str) {
+pub(super) fn commit(mount: &Writable, message: &str) {
     mount
         .commit(message)
         .unwrap_or_else(|e| panic!("{message}: {e}: {}\n{}", mount.read_control("commit"), mount.log()));
     assert_names_have_files(mount);
 }
 
-fn remount(mount: &Writable) {
+pub(super) fn remount(mount: &Writable) {
     mount.remount();
     assert_names_have_files(mount);
 }
@@ -141,7 +141,7 @@ fn remove(mount: &Writable, path: &str) {
     }
 }
 
-fn write(mount: &Writable, path: &str, content: impl AsRef<[u8]>) {
+pub(super) fn write(mount: &Writable, path: &str, content: impl AsRef<[u8]>) {
     put(&mount.root().join(path), content).unwrap();
 }
 

@@ -78,8 +78,8 @@ pub struct World {
     /// Content of the branch.
     pub tip: Keys,
     tip_numbers: Numbers,
-    /// The nodes that each commit touched, whatever happened to them later.
-    touched: Vec<BTreeSet<String>>,
+    /// Changes of each commit, whatever happened later.
+    touched: Vec<Touched>,
     /// Numbers of the repository's node ids.
     known: BTreeMap<String, u64>,
     commits: usize,
@@ -97,6 +97,13 @@ pub struct Statistics {
     pub refreshes: usize,
 }
 
+/// Nodes that a commit changed.
+pub struct Touched {
+    pub nodes: BTreeSet<String>,
+    /// True if nodes came, went or moved.
+    has_other_nodes: bool,
+}
+
 impl Statistics {
     pub fn add(&mut self, other: &Statistics) {
         self.steps += other.steps;
@@ -111,7 +118,20 @@ impl Statistics {
 pub fn document(grid: &[u64], seed: u64) -> String {
     let document: Value = serde_json::from_str(&crate::common::writing::array(grid, &vec![1; grid.len()])).unwrap();
     let mut document = document;
-    document["attributes"] = serde_json::json!({ "seed": seed });
+    document["attributes"] = serde_json::json!({ "a0": seed, "a1": 0, "a2": 0 });
+    document.to_string()
+}
+
+/// Returns a document with another value of one of its attributes.
+pub fn with_attribute(document: &[u8], seed: u64) -> String {
+    let mut document: Value = serde_json::from_slice(document).unwrap();
+    document["attributes"][format!("a{}", seed % 3)] = seed.into();
+    document.to_string()
+}
+
+pub fn with_shape(document: &[u8], grid: &[u64]) -> String {
+    let mut document: Value = serde_json::from_slice(document).unwrap();
+    document["shape"] = grid.into();
     document.to_string()
 }
 
@@ -326,8 +346,11 @@ impl World {
             return Err(format!("mount {who}: {output}"));
         }
         let ours = keys_of(&side.view);
-        let theirs = self.touched.iter().skip(side.base_at).flatten().cloned().collect();
-        let is_apart = oracle::are_apart(&oracle::touched(&side.base, &ours), &theirs);
+        let commits = || self.touched.iter().skip(side.base_at);
+        let theirs = commits().flat_map(|touched| touched.nodes.iter().cloned()).collect();
+        let is_in_place = side.numbers == side.base_numbers && !commits().any(|touched| touched.has_other_nodes);
+        let is_apart = oracle::are_apart(&oracle::touched(&side.base, &ours), &theirs)
+            || (is_in_place && oracle::chunks_have_places(&side.base, &ours, &self.tip));
         let new = self.tip.keys().filter(|key| !side.base.contains_key(*key));
         let untracked = untracked_of(&side.view);
         let is_taken =
@@ -457,11 +480,11 @@ fn has_parent_of(step: &Step, keys: &Keys) -> bool {
 
 /// Returns the nodes that differ in two states. A recreated one is another one, though its document
 /// may be the same.
-pub fn touched((from, old): (&Keys, &Numbers), (to, new): (&Keys, &Numbers)) -> BTreeSet<String> {
-    let mut touched = oracle::touched(from, to);
-    touched.extend(new.iter().filter(|(path, number)| old.get(*path) != Some(*number)).map(|(path, _)| path.clone()));
-    touched.extend(old.keys().filter(|path| !new.contains_key(*path)).cloned());
-    touched
+pub fn touched((from, old): (&Keys, &Numbers), (to, new): (&Keys, &Numbers)) -> Touched {
+    let mut nodes = oracle::touched(from, to);
+    nodes.extend(new.iter().filter(|(path, number)| old.get(*path) != Some(*number)).map(|(path, _)| path.clone()));
+    nodes.extend(old.keys().filter(|path| !new.contains_key(*path)).cloned());
+    Touched { nodes, has_other_nodes: old != new }
 }
 
 /// Returns the nodes of the branch by the numbers of their ids.
@@ -509,8 +532,11 @@ impl Model {
             }
             Step::Attributes { path, seed } if has(path, &self.view) => {
                 let Some(Leaf::File(old)) = self.view.get(&join(path, "zarr.json")) else { return false };
-                let Some(grid) = grid_of(old) else { return false };
-                self.view.insert(join(path, "zarr.json"), Leaf::File(document(&grid, *seed).into_bytes()));
+                if grid_of(old).is_none() {
+                    return false;
+                }
+                let document = with_attribute(old, *seed);
+                self.view.insert(join(path, "zarr.json"), Leaf::File(document.into_bytes()));
             }
             Step::Remove { path } if has(path, &self.view) => {
                 self.view.retain(|key, _| !is_at_or_below(key, path));
@@ -755,15 +781,15 @@ impl Side {
                 let key = join(path, "zarr.json");
                 let Some(Leaf::File(old)) = self.view.get(&key) else { return Ok(false) };
                 let content = match grid_of(old) {
-                    Some(grid) => document(&grid, *seed),
+                    Some(_) => with_attribute(old, *seed),
                     None => format!(r#"{{"zarr_format":3,"node_type":"group","attributes":{{"seed":{seed}}}}}"#),
                 };
                 self.write(&key, content.into_bytes(), if seed % 2 == 0 { Writing::Over } else { Writing::Rename })?;
             }
             Step::Resize { array, grid } => {
                 let key = join(array, "zarr.json");
-                let Some(Leaf::File(old)) = self.view.get(&key) else { return Ok(false) };
-                let Some(before) = grid_of(old).filter(|before| before.len() == grid.len() && before != grid) else {
+                let Some(Leaf::File(old)) = self.view.get(&key).cloned() else { return Ok(false) };
+                let Some(before) = grid_of(&old).filter(|before| before.len() == grid.len() && before != grid) else {
                     return Ok(false);
                 };
                 let top = join(array, "c");
@@ -777,7 +803,8 @@ impl Side {
                         self.forget_below(&chunk);
                     }
                 }
-                self.write(&key, document(grid, 1).into_bytes(), Writing::Rename)?;
+                let document = with_shape(&old, grid);
+                self.write(&key, document.into_bytes(), Writing::Rename)?;
             }
             Step::Remove { path } => {
                 let Ok(found) = self.at(path).symlink_metadata() else { return Ok(false) };

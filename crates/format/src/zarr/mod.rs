@@ -13,6 +13,7 @@ pub mod members;
 pub mod reshard;
 pub mod shard;
 pub mod slices;
+pub mod three_way;
 
 /// Chunk coordinates, or the first few of them for a directory above chunks.
 pub type Coords = smallvec::SmallVec<[u32; 6]>;

@@ -275,7 +275,8 @@ impl Engine {
     ) -> Result<Vec<Conflict>> {
         let found = rebase::compare(repository, &self.reader, &work.base, commits, ahead, &work.changes).await?;
         let Some(found) = found else { return Ok(Vec::new()) };
-        rebase::drop_chunks(&mut work.changes, &mut work.chunks, &found.deleted_in_tip);
+        rebase::drop_chunks(&mut work.changes, &mut work.chunks, &found.same_in_tip);
+        conflicts::take_merged(&mut work.changes, found.merged, &found.tip);
         let are_solvable = conflicts::are_solvable(&found.conflicts);
         match work.request.on_conflict {
             _ if found.conflicts.is_empty() => {}

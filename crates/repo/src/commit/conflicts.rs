@@ -1,5 +1,9 @@
 //! Detects conflicts between a change set and concurrent commits.
 //!
+//! A `zarr.json` that both sides changed is merged by member
+//! ([`icechunkfs_format::zarr::three_way`]). Chunks of one side and a new `zarr.json` of the other
+//! go together as long as the chunks have a place in the array and their bytes keep their meaning.
+//!
 //! The kinds are those of the reference implementation, and others that it does not detect: work
 //! below a group that the other side removed, which would leave nodes without a group; concurrently
 //! written chunks that an array's new `zarr.json` drops or decodes in another way; and nodes that
@@ -13,6 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -27,6 +32,7 @@ use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::format::transaction_log::{NODE_BYTES, NodeChange, TransactionLog};
 use icechunkfs_format::zarr::array::ArrayMetadata;
 use icechunkfs_format::zarr::document;
+use icechunkfs_format::zarr::three_way::{self, MergedDocument};
 use icechunkfs_format::zarr::{Coords, is_in_grid};
 
 /// Reason why a change set conflicts with a concurrent commit.
@@ -41,7 +47,7 @@ pub enum ConflictKind {
     NewNodeInInvalidGroup,
     /// One side removed or moved a group, the other created a node in it.
     NewNodeInDeletedGroup,
-    /// Both sides changed the same `zarr.json`.
+    /// Both sides changed the same members of a `zarr.json`.
     ZarrMetadataDoubleUpdate,
     /// The change set updates the `zarr.json` of an array that the commit deleted.
     ZarrMetadataUpdateOfDeletedArray,
@@ -51,7 +57,8 @@ pub enum ConflictKind {
     ChunkDoubleUpdate,
     /// The change set changes chunks of an array that the commit deleted.
     ChunksUpdatedInDeletedArray,
-    /// The change set changes chunks of an array whose `zarr.json` the commit changed.
+    /// The change set changes chunks that the new `zarr.json` of the commit drops or decodes in
+    /// another way.
     ChunksUpdatedInUpdatedArray,
     /// The commit changed chunks that the change set's new `zarr.json` drops or decodes in another
     /// way.
@@ -80,7 +87,9 @@ impl ConflictKind {
             ConflictKind::ZarrMetadataUpdateOfDeletedGroup => "zarr.json of a group that they deleted was changed",
             ConflictKind::ChunkDoubleUpdate => "both changed the same chunks",
             ConflictKind::ChunksUpdatedInDeletedArray => "chunks of an array that they deleted were changed",
-            ConflictKind::ChunksUpdatedInUpdatedArray => "chunks were changed, and they changed zarr.json",
+            ConflictKind::ChunksUpdatedInUpdatedArray => {
+                "they changed zarr.json, which has no place for changed chunks"
+            }
             ConflictKind::ChunksUpdatedOutsideNewShape => {
                 "they changed chunks for which the new zarr.json has no place"
             }
@@ -101,6 +110,9 @@ pub struct Conflict {
     pub path: String,
     /// Chunks in conflict, if the conflict is about chunks.
     pub coords: Vec<Vec<u32>>,
+    /// Members of `zarr.json` in conflict, with a slash between the levels.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<String>,
     /// Id of the concurrent commit.
     pub other: ObjectId,
     /// Beginning of the message of the concurrent commit.
@@ -119,6 +131,10 @@ impl std::fmt::Display for Conflict {
         write!(f, "{}: {:?}: {}", printable::line(&self.path), self.kind, self.kind.describe())?;
         if !self.coords.is_empty() {
             write!(f, "; chunks {:?}", self.coords)?;
+        }
+        let members: Vec<_> = self.members.iter().map(|member| printable::line(member)).collect();
+        if !members.is_empty() {
+            write!(f, "; members {}", members.join(", "))?;
         }
         write!(f, " (commit {} \"{}\")", self.other, printable::line(&self.message))
     }
@@ -239,9 +255,19 @@ impl ConflictSet<'_> {
         let conflict = self.conflicts.entry((path.to_owned(), kind, at)).or_insert_with(|| {
             let path = path.to_owned();
             let message = commit.message.clone();
-            Conflict { kind, path, coords: Vec::new(), other: commit.id, message }
+            Conflict { kind, path, coords: Vec::new(), members: Vec::new(), other: commit.id, message }
         });
         conflict.coords.extend(coords);
+    }
+
+    /// Adds a conflict about `members` of the `zarr.json` at `path`.
+    fn add_members(&mut self, path: &str, members: Vec<String>, at: usize) {
+        let kind = ConflictKind::ZarrMetadataDoubleUpdate;
+        self.add(kind, path, Vec::new(), at);
+        let at = at.min(self.commits.len().saturating_sub(1));
+        if let Some(conflict) = self.conflicts.get_mut(&(path.to_owned(), kind, at)) {
+            conflict.members = members;
+        }
     }
 
     /// Adds one conflict per commit that changed any of `chunks`, with the chunks that it changed.
@@ -264,6 +290,18 @@ impl ConflictSet<'_> {
 /// Chunks, by array.
 pub type ChunkSet = BTreeMap<NodeId, BTreeSet<Coords>>;
 
+/// Result of a search for conflicts.
+#[derive(Debug)]
+pub(super) struct FoundConflicts {
+    /// Conflicts.
+    pub(super) conflicts: Vec<Conflict>,
+    /// Documents that both sides changed in different members, with the changes of both.
+    pub(super) merged: MergedDocuments,
+}
+
+/// Merged contents of `zarr.json` files, by node.
+pub type MergedDocuments = BTreeMap<NodeId, Bytes>;
+
 /// Returns all conflicts of `changes`, made for `base`, with `commits`, oldest first, which led to
 /// `tip`. For `agreed` chunks both sides end up with the same bytes, or the commits with those of
 /// the base.
@@ -274,10 +312,11 @@ pub(super) fn find(
     commits: &[ConcurrentCommit],
     theirs: &ConcurrentChanges,
     agreed: &ChunkSet,
-) -> Result<Vec<Conflict>> {
+) -> Result<FoundConflicts> {
     let _room = (base.room_for_table()?, tip.room_for_table()?);
     let before = Hierarchy::new(base);
     let after = Hierarchy::new(tip);
+    let documents = Documents { before: documents(base, theirs), after: documents(tip, theirs) };
     let mut found = ConflictSet { commits, conflicts: BTreeMap::new() };
     let path_of = |id: &NodeId| before.by_id.get(id).map_or("", |(path, _)| *path);
     for id in touched(changes) {
@@ -291,8 +330,9 @@ pub(super) fn find(
         }
     }
     deletions(changes, theirs, &before, &after, &mut found);
-    updates(changes, base, theirs, &mut found)?;
+    let merged = updates(changes, base, theirs, &documents, &mut found)?;
     chunks(changes, theirs, agreed, &path_of, &mut found);
+    chunks_without_place(changes, theirs, &documents, &merged, &path_of, &mut found)?;
     // Two nodes with one id would share their chunks. One that they have deleted again does not
     // come back.
     let deleted = changes.deleted_ids();
@@ -303,7 +343,21 @@ pub(super) fn find(
         }
     }
     path_conflicts(changes, theirs, &before, &after, &mut found);
-    Ok(found.conflicts.into_values().collect())
+    Ok(FoundConflicts { conflicts: found.conflicts.into_values().collect(), merged })
+}
+
+/// Contents of the `zarr.json` files that commits changed, before and after them.
+struct Documents<'a> {
+    before: HashMap<NodeId, &'a [u8]>,
+    after: HashMap<NodeId, &'a [u8]>,
+}
+
+fn documents<'a>(snapshot: &'a Snapshot, theirs: &ConcurrentChanges) -> HashMap<NodeId, &'a [u8]> {
+    if theirs.updated.is_empty() {
+        return HashMap::new();
+    }
+    let nodes = snapshot.nodes().filter(|node| theirs.updated.contains_key(&node.id));
+    nodes.map(|node| (node.id, node.zarr_json)).collect()
 }
 
 /// Returns the nodes of the base that a change set touches.
@@ -341,12 +395,15 @@ fn deletions(
     }
 }
 
+/// Finds conflicts of changed documents. Returns those that were merged.
 fn updates(
     changes: &ChangeSet,
     base: &Snapshot,
     theirs: &ConcurrentChanges,
+    documents: &Documents<'_>,
     found: &mut ConflictSet<'_>,
-) -> Result<()> {
+) -> Result<MergedDocuments> {
+    let mut merged = MergedDocuments::new();
     for node in &changes.updated {
         if let Some(&at) = theirs.deleted.get(&node.id) {
             let kind = if node.is_array {
@@ -357,30 +414,125 @@ fn updates(
             found.add(kind, &node.path, Vec::new(), at);
         }
         if let Some(&at) = theirs.updated.get(&node.id) {
-            found.add(ConflictKind::ZarrMetadataDoubleUpdate, &node.path, Vec::new(), at);
+            match documents.merge(node)? {
+                MergedDocument::Whole(document) => drop(merged.insert(node.id, document.into())),
+                MergedDocument::Conflict(members) => found.add_members(&node.path, members, at),
+            }
         }
         let Some(written) = theirs.chunks.get(&node.id).filter(|_| node.is_array) else { continue };
         let old = base.nodes().find(|stored| stored.id == node.id);
-        let lost = without_place(node, old.map(|stored| stored.zarr_json), written)?;
-        found.add_chunks(ConflictKind::ChunksUpdatedOutsideNewShape, &node.path, lost.into_iter());
+        let grid_of = merged.get(&node.id).unwrap_or(&node.zarr_json);
+        let change = DocumentChange {
+            old: old.map(|stored| stored.zarr_json).unwrap_or_default(),
+            new: &node.zarr_json,
+            grid_of,
+        };
+        let keeps = change.kept_places()?;
+        let lost = written.iter().filter(|(coords, _)| !keeps.has(coords));
+        found.add_chunks(ConflictKind::ChunksUpdatedOutsideNewShape, &node.path, lost);
+    }
+    Ok(merged)
+}
+
+impl Documents<'_> {
+    /// Merges the document of `node` with the one that commits made.
+    fn merge(&self, node: &WrittenNode) -> Result<MergedDocument> {
+        let (Some(before), Some(after)) = (self.before.get(&node.id), self.after.get(&node.id)) else {
+            return Ok(MergedDocument::Conflict(Vec::new()));
+        };
+        let _room = (document::reserve_members(before)?, document::reserve_members(after)?);
+        let _room = document::reserve_members(&node.zarr_json)?;
+        let merged = three_way::merge(before, &node.zarr_json, after);
+        // Each member is one side's, but together they need not make an array.
+        if let MergedDocument::Whole(document) = &merged
+            && node.is_array
+            && ArrayMetadata::parse(document.as_bytes()).is_err()
+        {
+            return Ok(MergedDocument::Conflict(Vec::new()));
+        }
+        Ok(merged)
+    }
+}
+
+/// Change of an array's `zarr.json` by one side, while the other side changed chunks.
+struct DocumentChange<'a> {
+    old: &'a [u8],
+    new: &'a [u8],
+    /// Document that says which chunks the array has in the end.
+    grid_of: &'a [u8],
+}
+
+/// Chunks that an array has with another `zarr.json`, with bytes that mean the same.
+enum KeptPlaces {
+    Grid(Vec<u32>),
+    /// None: their bytes mean something else.
+    Nothing,
+}
+
+impl DocumentChange<'_> {
+    fn kept_places(&self) -> Result<KeptPlaces> {
+        // A chunk's bytes and its name have a meaning only together with these members.
+        let meaning = ["data_type", "chunk_grid", "codecs", "storage_transformers", "chunk_key_encoding"];
+        if document::first_difference(self.new, self.old, &meaning)?.is_some() {
+            return Ok(KeptPlaces::Nothing);
+        }
+        Ok(KeptPlaces::Grid(ArrayMetadata::parse(self.grid_of)?.grid))
+    }
+}
+
+impl KeptPlaces {
+    fn has(&self, coords: &Coords) -> bool {
+        match self {
+            KeptPlaces::Grid(grid) => is_in_grid(coords, grid),
+            KeptPlaces::Nothing => false,
+        }
+    }
+}
+
+/// Finds chunks of `changes` for which the documents of commits have no place.
+fn chunks_without_place<'a>(
+    changes: &ChangeSet,
+    theirs: &ConcurrentChanges,
+    documents: &Documents<'_>,
+    merged: &MergedDocuments,
+    path_of: &impl Fn(&NodeId) -> &'a str,
+    found: &mut ConflictSet<'_>,
+) -> Result<()> {
+    for (id, ours) in changes.chunks.iter().filter(|(_, ours)| !ours.is_empty()) {
+        // Conflicts of an array that is deleted or moved are found elsewhere.
+        let (Some(&at), Some(old), Some(new)) =
+            (theirs.updated.get(id), documents.before.get(id), documents.after.get(id))
+        else {
+            continue;
+        };
+        let grid_of = merged.get(id).map_or(*new, |document| document);
+        let keeps = DocumentChange { old, new, grid_of }.kept_places()?;
+        // Where the array ends now there is nothing left to delete.
+        let needs_place =
+            |change: &ChunkChange| !matches!((change, &keeps), (ChunkChange::Delete, KeptPlaces::Grid(_)));
+        let lost = ours.iter().filter(|(coords, change)| needs_place(change) && !keeps.has(coords));
+        let lost: Vec<Vec<u32>> = lost.map(|(coords, _)| coords.to_vec()).collect();
+        if !lost.is_empty() {
+            found.add(ConflictKind::ChunksUpdatedInUpdatedArray, path_of(id), lost, at);
+        }
     }
     Ok(())
 }
 
-/// Returns those of the `written` chunks that the new `zarr.json` drops or would decode in another
-/// way.
-fn without_place<'a>(
-    node: &WrittenNode,
-    old: Option<&[u8]>,
-    written: &'a BTreeMap<Coords, CommitPositions>,
-) -> Result<Vec<(&'a Coords, &'a CommitPositions)>> {
-    // A chunk's bytes have a meaning only together with these members.
-    let meaning = ["data_type", "chunk_grid", "codecs", "storage_transformers"];
-    if document::first_difference(&node.zarr_json, old.unwrap_or_default(), &meaning)?.is_some() {
-        return Ok(written.iter().collect());
+/// Gives the updated nodes of `changes` their `merged` documents. A document that `tip` has
+/// already is no change any more.
+pub fn take_merged(changes: &mut ChangeSet, merged: MergedDocuments, tip: &Snapshot) {
+    if merged.is_empty() {
+        return;
     }
-    let grid = ArrayMetadata::parse(&node.zarr_json)?.grid;
-    Ok(written.iter().filter(|(coords, _)| !is_in_grid(coords, &grid)).collect())
+    let nodes = tip.nodes().filter(|node| merged.contains_key(&node.id));
+    let there: HashMap<NodeId, &[u8]> = nodes.map(|node| (node.id, node.zarr_json)).collect();
+    for node in &mut changes.updated {
+        if let Some(document) = merged.get(&node.id) {
+            node.zarr_json = document.clone();
+        }
+    }
+    changes.updated.retain(|node| there.get(&node.id).is_none_or(|there| *there != &*node.zarr_json));
 }
 
 fn chunks<'a>(
@@ -394,9 +546,6 @@ fn chunks<'a>(
         let path = path_of(id);
         if let Some(&at) = theirs.deleted.get(id) {
             found.add(ConflictKind::ChunksUpdatedInDeletedArray, path, Vec::new(), at);
-        }
-        if let Some(&at) = theirs.updated.get(id) {
-            found.add(ConflictKind::ChunksUpdatedInUpdatedArray, path, Vec::new(), at);
         }
         let Some(others) = theirs.chunks.get(id) else { continue };
         // The smaller of the two lists is iterated.

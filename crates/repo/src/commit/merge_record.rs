@@ -138,6 +138,7 @@ impl MergeCommit {
                     kind: ConflictKind::MergedByBoth,
                     path: "/".to_owned(),
                     coords: Vec::new(),
+                    members: Vec::new(),
                     other: commit.id,
                     message: commit.title(),
                 }));

@@ -49,5 +49,6 @@ mod splitting;
 pub mod squash;
 pub mod three_way;
 mod times;
+pub mod unchanged;
 mod upload;
 pub mod warnings;

@@ -8,9 +8,12 @@ use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
 
 use super::changes::{ChangeSet, ChunkChange};
-use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind};
+use super::conflicts::{
+    self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind, FoundConflicts, MergedDocuments,
+};
 use super::publish::branch_is_gone;
 use super::references::References;
+use super::unchanged::{CONCURRENT_CHUNKS, has_bytes_of};
 use super::upload::StoredChunks;
 use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository, history};
@@ -45,8 +48,10 @@ pub struct Comparison {
     pub commits: Vec<ObjectId>,
     /// Conflicts of the change set with them.
     pub conflicts: Vec<Conflict>,
-    /// Chunks that the changes delete and that the tip does not have any more.
-    pub(super) deleted_in_tip: ChunkSet,
+    /// Documents that both changed, in different members.
+    pub merged: MergedDocuments,
+    /// Chunks that the tip has as the changes would leave them: with the same bytes, or deleted.
+    pub(super) same_in_tip: ChunkSet,
 }
 
 /// Returns the commits that `branch` got since `base`, oldest first. Fails with
@@ -136,27 +141,67 @@ pub(super) async fn compare(
     };
     let (others, tip) = tokio::try_join!(others, tip)?;
     let theirs = ConcurrentChanges::read(&others, changes)?;
-    let mut agreed = ChunkSet::new();
-    let mut deleted_in_tip = ChunkSet::new();
     let both = theirs.changed_by_both(changes);
     let nodes: HashSet<NodeId> = both.iter().map(|(node, ..)| *node).collect();
     let [before, after] = [base, &*tip].map(|snapshot| References::new(snapshot, reader, |node| nodes.contains(node)));
-    for (node, coords, change) in both {
-        let is_agreed = match (change, after.find(node, coords).await?) {
-            (ChunkChange::Delete, None) if after.has_array(node) => {
-                deleted_in_tip.entry(node).or_default().insert(coords.clone());
-                true
-            }
-            (ChunkChange::Delete, _) => false,
-            // Commits in between have changed the chunk and changed it back.
-            (_, payload) => payload == before.find(node, coords).await?,
-        };
-        if is_agreed {
+    let sides = &ComparedSides { reader, before, after };
+    let compared = both.into_iter().map(|(node, coords, change)| async move {
+        Ok::<_, Error>((node, coords, sides.agreement(node, coords, change).await?))
+    });
+    let compared: Vec<_> = compared.collect();
+    let compared: Vec<(NodeId, &Coords, Agreement)> =
+        futures_util::stream::iter(compared).buffered(CONCURRENT_CHUNKS).try_collect().await?;
+    let mut agreed = ChunkSet::new();
+    let mut same_in_tip = ChunkSet::new();
+    for (node, coords, agreement) in compared {
+        if agreement != Agreement::Absent {
             agreed.entry(node).or_default().insert(coords.clone());
         }
+        if agreement == Agreement::Same {
+            same_in_tip.entry(node).or_default().insert(coords.clone());
+        }
     }
-    let conflicts = conflicts::find(base, &tip, changes, &others, &theirs, &agreed)?;
-    Ok(Some(Comparison { tip, commits: commits.iter().map(|commit| commit.id).collect(), conflicts, deleted_in_tip }))
+    let FoundConflicts { conflicts, merged } = conflicts::find(base, &tip, changes, &others, &theirs, &agreed)?;
+    let commits = commits.iter().map(|commit| commit.id).collect();
+    Ok(Some(Comparison { tip, commits, conflicts, merged, same_in_tip }))
+}
+
+/// Result of comparing a chunk that both sides changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Agreement {
+    /// The tip has what the change makes.
+    Same,
+    /// The tip has what the base had: commits in between have changed the chunk and changed it
+    /// back.
+    Unchanged,
+    Absent,
+}
+
+/// The chunks of both ends of the concurrent commits.
+struct ComparedSides<'a> {
+    reader: &'a Arc<Reader>,
+    before: References<'a>,
+    after: References<'a>,
+}
+
+impl ComparedSides<'_> {
+    /// Compares a chunk that commits changed with what `change` makes of it.
+    async fn agreement(&self, node: NodeId, coords: &Coords, change: &ChunkChange) -> Result<Agreement> {
+        let there = self.after.find(node, coords).await?;
+        let is_same = match (change, &there) {
+            (ChunkChange::Delete, None) if self.after.has_array(node) => true,
+            (ChunkChange::Delete, _) => return Ok(Agreement::Absent),
+            (_, None) => false,
+            (change, Some(payload)) => has_bytes_of(self.reader, change, payload).await?,
+        };
+        if is_same {
+            Ok(Agreement::Same)
+        } else if there == self.before.find(node, coords).await? {
+            Ok(Agreement::Unchanged)
+        } else {
+            Ok(Agreement::Absent)
+        }
+    }
 }
 
 /// Drops the changes of conflicting chunks, and all chunk changes of arrays with other conflicts.

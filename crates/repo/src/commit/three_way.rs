@@ -42,11 +42,14 @@ pub fn reduce(
     let commit = theirs.commit;
     let commits = [ConcurrentCommit { id: commit.id, message: commit.title(), logs: Vec::new() }];
     let concurrent = ConcurrentChanges::of(&theirs.changes);
-    let mut found = conflicts::find(base, theirs.snapshot, ours, &commits, &concurrent, &ChunkSet::new())?;
+    let found = conflicts::find(base, theirs.snapshot, ours, &commits, &concurrent, &ChunkSet::new())?;
+    conflicts::take_merged(ours, found.merged, theirs.snapshot);
+    let mut found = found.conflicts;
     found.extend(created_by_both.into_iter().map(|path| Conflict {
         kind: ConflictKind::NewNodeConflictsWithExistingNode,
         path,
         coords: Vec::new(),
+        members: Vec::new(),
         other: commit.id,
         message: commit.title(),
     }));

@@ -19,7 +19,8 @@ use futures_util::{StreamExt, TryStreamExt};
 
 use self::chunks::{ChunkDifference, ChunkDifferences, ChunkList};
 use self::scope::ComparisonScope;
-use crate::reader::{NativeChunk, Reader};
+use crate::reader::Reader;
+use crate::reader::same_bytes::have_same_bytes;
 use icechunkfs_base::error::{Context, ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, Metered};
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
@@ -32,11 +33,6 @@ use icechunkfs_format::zarr::array::ArrayMetadata;
 pub(crate) const CONCURRENT_ARRAYS: usize = 8;
 /// Nodes that are prepared for that at the same time, of some kilobytes each.
 pub(crate) const BATCH: usize = 1024;
-/// Bytes that are read of two chunks at first to compare their content: most that differ do so
-/// there.
-const FIRST_PIECE: u64 = 64 << 10;
-/// Bytes that are read of them at a time after that.
-const PIECE: u64 = 1 << 20;
 
 /// Level of detail of a comparison.
 #[derive(Clone, Copy, Debug, Default)]
@@ -302,42 +298,4 @@ async fn compare_node(
         lists.removed.sort_unstable();
     }
     Ok(meter.finish(found))
-}
-
-/// Returns true if two chunks have the same bytes. Virtual chunks that may not be read count as
-/// different.
-pub(crate) async fn have_same_bytes(reader: &Arc<Reader>, a: &ChunkPayload, b: &ChunkPayload) -> Result<bool> {
-    if a.length() != b.length() {
-        return Ok(false);
-    }
-    let mut offset = 0;
-    while offset < a.length() {
-        let most = if offset == 0 { FIRST_PIECE } else { PIECE };
-        let length = most.min(a.length() - offset) as usize;
-        let one = piece(reader, a, offset, length).await;
-        let other = piece(reader, b, offset, length).await;
-        match (one, other) {
-            (Err(error), _) | (_, Err(error)) if error.kind() == ErrorKind::VirtualNotAllowed => return Ok(false),
-            (one, other) if one.as_ref().is_ok_and(|one| other.as_ref().is_ok_and(|other| one == other)) => {}
-            (one, other) => return one.and(other).map(|_| false),
-        }
-        offset += length as u64;
-    }
-    Ok(true)
-}
-
-async fn piece(reader: &Arc<Reader>, payload: &ChunkPayload, offset: u64, length: usize) -> Result<Vec<u8>> {
-    let chunk = match payload {
-        ChunkPayload::Inline(bytes) => {
-            let start = usize::try_from(offset).unwrap_or(usize::MAX);
-            return Ok(bytes.get(start..start.saturating_add(length)).unwrap_or_default().to_vec());
-        }
-        ChunkPayload::Native { chunk, offset, length } => {
-            NativeChunk { object: *chunk, offset: *offset, length: *length }.into()
-        }
-        ChunkPayload::Virtual { location, offset, length, checksum } => {
-            reader.virtual_chunk(location, *offset, *length, checksum.clone())?
-        }
-    };
-    reader.read(&chunk, offset, length).await.map(|data| data.to_vec())
 }

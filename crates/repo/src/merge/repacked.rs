@@ -13,17 +13,14 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::sides::ChunkSet;
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::compare::changes::changes_between;
-use crate::compare::have_same_bytes;
 use crate::reader::Reader;
+use crate::reader::same_bytes::{can_be_compared, have_same_bytes};
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::zarr::Coords;
 
-/// Longest virtual chunk that is read, in bytes. Nothing stores those anew, and their stores may be
-/// far away.
-const MAX_VIRTUAL_LENGTH: u64 = 1 << 20;
 /// Chunks that are read at the same time.
 const AT_ONCE: usize = 16;
 
@@ -85,14 +82,6 @@ fn changed_by_both(changes: &ChangeSet, others: &ChangeSet) -> ChunkSet {
     changes.chunks.iter().filter_map(of_node).collect()
 }
 
-/// Returns true if two payloads are no virtual chunks, or short ones.
-pub(super) fn can_be_compared(one: &ChunkPayload, other: &ChunkPayload) -> bool {
-    [one, other].into_iter().all(|payload| match payload {
-        ChunkPayload::Virtual { length, .. } => *length <= MAX_VIRTUAL_LENGTH,
-        ChunkPayload::Inline(_) | ChunkPayload::Native { .. } => true,
-    })
-}
-
 /// Returns those of `chunks` that are there after either change set, in different places.
 fn pairs(one: &ChangeSet, other: &ChangeSet, chunks: &ChunkSet) -> Vec<Pair> {
     let payload =
@@ -101,7 +90,8 @@ fn pairs(one: &ChangeSet, other: &ChangeSet, chunks: &ChunkSet) -> Vec<Pair> {
     let found = chunks.filter_map(|(node, coords)| {
         let one = payload(one, node, coords)?;
         let other = payload(other, node, coords)?;
-        (one != other && can_be_compared(&one, &other)).then(|| ((*node, coords.clone()), [one, other]))
+        (one != other && can_be_compared(&one) && can_be_compared(&other))
+            .then(|| ((*node, coords.clone()), [one, other]))
     });
     found.collect()
 }
@@ -117,7 +107,7 @@ async fn same(reader: &Arc<Reader>, pairs: Vec<Pair>) -> Result<Vec<(NodeId, Coo
 
 /// Returns true if each two payloads have the same bytes.
 pub(super) async fn are_all_same(reader: &Arc<Reader>, pairs: Vec<(&ChunkPayload, &ChunkPayload)>) -> Result<bool> {
-    if !pairs.iter().all(|(one, other)| can_be_compared(one, other)) {
+    if !pairs.iter().all(|(one, other)| can_be_compared(one) && can_be_compared(other)) {
         return Ok(false);
     }
     for (one, other) in pairs {

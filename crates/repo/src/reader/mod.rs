@@ -19,6 +19,7 @@ pub mod many;
 pub mod memory;
 mod pieces;
 mod prefetch;
+pub(crate) mod same_bytes;
 mod shard_index;
 mod shard_layout;
 mod shards;

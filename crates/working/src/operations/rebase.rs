@@ -14,7 +14,8 @@ use super::restore::Check;
 use crate::overlay::WorkingTree;
 use crate::overlay::frozen::FrozenEntry;
 use crate::overlay::invalidation::Invalidation;
-use crate::overlay::rebase::{Candidate, Collision, Others, Purpose};
+use crate::overlay::listing::join;
+use crate::overlay::rebase::{Candidate, Collision, MergedFiles, Others, Purpose};
 use crate::overlay::replace::{TreeGuard, node_ids};
 use crate::scratch::record::EntryId;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
@@ -22,9 +23,9 @@ use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_repo::commit::changes::ChunkChange;
-use icechunkfs_repo::commit::conflicts::{Conflict, ConflictKind};
+use icechunkfs_repo::commit::conflicts::{Conflict, ConflictKind, MergedDocuments, take_merged};
 use icechunkfs_tree::tree::Tree;
-use icechunkfs_tree::tree::nodes::TreePlace;
+use icechunkfs_tree::tree::nodes::{TreePlace, ZARR_JSON};
 
 pub(super) enum Rebased {
     /// The tree is on the new base, and these invalidations must be sent.
@@ -33,16 +34,25 @@ pub(super) enum Rebased {
     Collisions(Vec<Collision>),
 }
 
-/// Rebases `working` onto `tree`; its changes, `before`, stay uncommitted.
+/// Rebases `working` onto `tree`; its changes, `before`, stay uncommitted. Documents that both
+/// sides changed become the `merged` ones.
 pub(super) async fn rebase_uncommitted(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
     tree: &Arc<Tree>,
-    before: &DetectedChanges,
+    before: &mut DetectedChanges,
+    merged: MergedDocuments,
     new_ids: &NewIds,
 ) -> Result<Rebased> {
     let untracked = before.untracked_entries();
-    let candidate = working.moves().plan_rebase(guard, tree, Purpose::Keep { untracked: &untracked }).await?;
+    let documents = before.changes.updated.iter().filter_map(|node| {
+        let document = merged.get(&node.id)?;
+        Some((join(&node.path, ZARR_JSON), document.clone()))
+    });
+    let documents: MergedFiles = documents.collect();
+    let purpose = Purpose::Keep { untracked: &untracked, documents: &documents };
+    let candidate = working.moves().plan_rebase(guard, tree, purpose).await?;
+    take_merged(&mut before.changes, merged, tree.snapshot());
     if !candidate.collisions.is_empty() {
         let collisions = candidate.collisions.clone();
         working.moves().abandon(candidate);
@@ -106,6 +116,7 @@ pub(super) fn as_conflicts(collisions: Vec<Collision>, tip: &Snapshot) -> Vec<Co
         kind: ConflictKind::UntrackedNameExists,
         path: collision.path,
         coords: Vec::new(),
+        members: Vec::new(),
         other: tip.id(),
         message: tip.message().to_owned(),
     };

@@ -19,6 +19,7 @@ use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::stages::Stages;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
+use icechunkfs_repo::commit::conflicts::MergedDocuments;
 use icechunkfs_repo::commit::rebase::commits_since;
 use icechunkfs_repo::reader::Reader;
 use icechunkfs_repo::repo::history::is_ancestor;
@@ -204,7 +205,7 @@ pub(super) fn landed_message(landed: ObjectId) -> String {
 /// obstacles.
 async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Reader>) -> Result<Option<String>> {
     let frozen = working.upper().freeze();
-    let detected = detect_changes(working.upper().base(), working.contents(), &frozen, &NewIds::default()).await?;
+    let mut detected = detect_changes(working.upper().base(), working.contents(), &frozen, &NewIds::default()).await?;
     let base = working.upper().base().id();
     let branch = &working.upper().origin().branch;
     let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
@@ -225,7 +226,8 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
             working.moves().preserve(&guard, &detected.untracked_entries(), &detected.foreign_places()).await?;
             let tree = tree_at(repository, working, reader, tip).await?;
             // No commit depends on this: remote changes must not keep a mount from starting.
-            match rebase::rebase_uncommitted(working, &guard, &tree, &detected, &NewIds::default()).await {
+            let merged = MergedDocuments::new();
+            match rebase::rebase_uncommitted(working, &guard, &tree, &mut detected, merged, &NewIds::default()).await {
                 Ok(Rebased::Done(_)) => {}
                 Ok(Rebased::Collisions(collisions)) => {
                     let path = collisions.first().map(|collision| collision.path.as_str()).unwrap_or_default();

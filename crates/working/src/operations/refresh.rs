@@ -89,7 +89,7 @@ impl Session {
                     ),
                 ));
             }
-            let detected = if self
+            let mut detected = if self
                 .working
                 .moves()
                 .preserve(&guard, &detected.untracked_entries(), &detected.foreign_places())
@@ -102,7 +102,16 @@ impl Session {
             stages.enter("showing the new snapshot");
             let tree = self.working.moves().tree_of(compared.tip, Arc::clone(&self.reader))?;
             let mut invalidations = base_invalidations(&repository, &base.tree, &tree, &compared.commits, &[]).await;
-            match rebase::rebase_uncommitted(&self.working, &guard, &tree, &detected, &self.new_ids).await? {
+            match rebase::rebase_uncommitted(
+                &self.working,
+                &guard,
+                &tree,
+                &mut detected,
+                compared.merged,
+                &self.new_ids,
+            )
+            .await?
+            {
                 Rebased::Done(more) => invalidations.extend(more),
                 Rebased::Collisions(collisions) => {
                     let conflicts = rebase::as_conflicts(collisions, tree.snapshot());

@@ -8,6 +8,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::super::invalidation::Invalidation;
 use super::super::listing::join;
 use super::super::node::{Directory, Entry, Inode};
@@ -56,6 +58,8 @@ pub(super) struct Merge<'a> {
     pub(super) created: Vec<CreatedDirectory>,
     /// Directories whose entries are still to be visited.
     pub(super) pending: Vec<Visit>,
+    /// Files that get other bytes: directory and name in the new state.
+    pub(super) documents: Vec<(EntryId, Name, Bytes)>,
 }
 
 /// Name of a file, with the result of the merge for it.
@@ -145,6 +149,7 @@ impl<'a> Merge<'a> {
             ids,
             created: Vec::new(),
             pending: Vec::new(),
+            documents: Vec::new(),
         }
     }
 
@@ -406,7 +411,7 @@ impl<'a> Merge<'a> {
         let key = here.visit.old.map(|directory| (directory, here.name.clone()));
         let is_in = |set: &HashSet<(EntryId, Name)>| key.as_ref().is_some_and(|key| set.contains(key));
         let (is_published, is_untracked) = match self.purpose {
-            Purpose::Keep { untracked } => (false, is_in(untracked)),
+            Purpose::Keep { untracked, .. } => (false, is_in(untracked)),
             Purpose::Published { tracked, .. } => (is_in(tracked), false),
         };
         let is_home = inode.lower.is_some() && inode.lower == here.old_place;
@@ -434,6 +439,11 @@ impl<'a> Merge<'a> {
         let place = place.filter(|place| !self.to.tree.is_directory_place(place));
         let parent = here.visit.new;
         let name = here.name;
+        if let Purpose::Keep { documents, .. } = self.purpose
+            && let Some(document) = documents.get(&here.path)
+        {
+            self.documents.push((parent, name.clone(), document.clone()));
+        }
         if let (true, true, 1, Some(place)) = (here.visit.is_detached, is_base, inode.names.len(), &place) {
             self.show_again(parent, name, place, child);
             return Ok(());

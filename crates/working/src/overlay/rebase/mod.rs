@@ -23,6 +23,7 @@
 
 mod additions;
 mod candidate;
+mod documents;
 mod files;
 mod merge;
 pub(super) mod open_readers;
@@ -30,9 +31,10 @@ pub(super) mod open_readers;
 mod tests;
 mod whiteout;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 
 pub use self::candidate::Candidate;
@@ -58,6 +60,8 @@ pub enum Purpose<'a> {
     Keep {
         /// Untracked files, by directory and name: no commit takes them.
         untracked: &'a HashSet<(EntryId, Name)>,
+        /// Documents that the new base has changed, too, by path: they get the changes of both.
+        documents: &'a MergedFiles,
     },
     /// The changes are in the new base: all deletions, all moves, and the bytes of `tracked`.
     Published {
@@ -69,6 +73,9 @@ pub enum Purpose<'a> {
         others: Others<'a>,
     },
 }
+
+/// Contents of files, by path.
+pub type MergedFiles = HashMap<String, Bytes>;
 
 /// Commits of others in the base that a commit of this mount has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,15 +135,18 @@ impl TreeMoves {
         let mut new_data = Vec::new();
         match self.materialize(&merge, &mut new_data).await {
             Ok(parted) => merge.place_files(parted),
-            Err(error) => {
-                new_data.into_iter().for_each(|number| self.upper.files.remove(number));
-                return Err(error);
-            }
+            Err(error) => return Err(self.without_files(new_data, error)),
+        }
+        if let Err(error) = self.write_documents(&mut merge, &mut new_data) {
+            return Err(self.without_files(new_data, error));
         }
         merge.prune_directories().await?;
         let is_published = matches!(purpose, Purpose::Published { .. });
         let given_up = match purpose {
-            Purpose::Published { others: Others::Merged { given_up }, .. } => given_up.clone(),
+            // A document may have been merged with theirs.
+            Purpose::Published { others: Others::Merged { given_up }, tracked, .. } => {
+                given_up.iter().copied().chain(self.merged_documents(&old, tracked, &to.tree)).collect()
+            }
             _ => HashSet::new(),
         };
         let keeps_rest = matches!(purpose, Purpose::Published { others: Others::Absent, .. })
@@ -154,12 +164,19 @@ impl TreeMoves {
         Ok(Candidate { collisions, invalidations, disposable, new_data, ..candidate })
     }
 
+    /// Removes data files of a plan that failed with `error`, which is returned.
+    fn without_files(&self, new_data: Vec<DataFileId>, error: Error) -> Error {
+        new_data.into_iter().for_each(|number| self.upper.files.remove(number));
+        error
+    }
+
     /// Returns the names that would collide with `tree`, with uncommitted changes of which no
     /// commit takes `untracked`.
     pub async fn collisions(&self, tree: &Arc<Tree>, untracked: &HashSet<(EntryId, Name)>) -> Result<Vec<Collision>> {
         let (old, opens, _) = self.snapshot();
         let to = Arc::new(Base::new(Arc::clone(tree)));
-        let mut merge = Merge::new(&old, &opens, &self.upper.base(), to, Purpose::Keep { untracked });
+        let purpose = Purpose::Keep { untracked, documents: &MergedFiles::new() };
+        let mut merge = Merge::new(&old, &opens, &self.upper.base(), to, purpose);
         merge.directories().await?;
         Ok(merge.finish().collisions)
     }

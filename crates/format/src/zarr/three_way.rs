@@ -1,0 +1,360 @@
+//! Three-way merge of a `zarr.json`: what two sides changed in different members is put together.
+//!
+//! Values stay text ([`super::members`]), so that numbers keep their digits. A member is merged as
+//! a whole, with three exceptions: attributes are merged by member, at every level; a shape by
+//! dimension; and the documents in consolidated metadata as documents, so that they go on saying
+//! what the nodes' own documents say.
+
+use super::members::{Members, list, quoted};
+
+/// Most levels of objects below a document that are looked into. Deeper values are merged as a
+/// whole.
+const MAX_LEVELS: usize = 16;
+/// Whitespace of JSON.
+const WHITESPACE: [u8; 4] = [b' ', b'\t', b'\n', b'\r'];
+
+/// Result of a merge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MergedDocument {
+    /// The document with the changes of both sides.
+    Whole(String),
+    /// Paths of the members that both sides changed in different ways.
+    Conflict(Vec<String>),
+}
+
+/// Merges the changes that `ours` and `theirs` made to the document `base`. The members are in the
+/// order that `theirs` has, ours follow.
+///
+/// Documents that are no JSON objects, or that have a member twice, conflict unless one of the
+/// sides is unchanged.
+pub fn merge(base: &[u8], ours: &[u8], theirs: &[u8]) -> MergedDocument {
+    let text = |bytes| std::str::from_utf8(bytes).ok();
+    let mut conflicts = Vec::new();
+    let merged = match (text(base), text(ours), text(theirs)) {
+        (Some(base), Some(ours), Some(theirs)) => {
+            let values = Values { base: Some(base), ours: Some(ours), theirs: Some(theirs) };
+            merge_value(Part::Document, values, "", &mut conflicts)
+        }
+        _ => None,
+    };
+    match merged {
+        Some(text) if conflicts.is_empty() => MergedDocument::Whole(text),
+        _ => {
+            if conflicts.is_empty() {
+                conflicts.push(String::new());
+            }
+            MergedDocument::Conflict(conflicts)
+        }
+    }
+}
+
+/// Part of a document, which decides how it is merged.
+#[derive(Clone, Copy)]
+enum Part {
+    Document,
+    Attributes,
+    Shape,
+    Consolidated,
+    /// Documents by path.
+    Nodes,
+    Whole,
+}
+
+impl Part {
+    fn of_member(self, name: &str) -> Part {
+        match (self, name) {
+            (Part::Document, "attributes") | (Part::Attributes, _) => Part::Attributes,
+            (Part::Document, "shape") => Part::Shape,
+            (Part::Document, "consolidated_metadata") => Part::Consolidated,
+            (Part::Consolidated, "metadata") => Part::Nodes,
+            (Part::Nodes, _) => Part::Document,
+            _ => Part::Whole,
+        }
+    }
+}
+
+/// Texts of a value on the three sides; none where a side does not have it.
+#[derive(Clone, Copy)]
+struct Values<'a> {
+    base: Option<&'a str>,
+    ours: Option<&'a str>,
+    theirs: Option<&'a str>,
+}
+
+impl<'a> Values<'a> {
+    /// Returns the value if at most one side changed it.
+    fn unless_both_changed(self) -> Option<Option<&'a str>> {
+        if is_same(self.ours, self.theirs) || is_same(self.base, self.ours) {
+            Some(self.theirs)
+        } else if is_same(self.base, self.theirs) {
+            Some(self.ours)
+        } else {
+            None
+        }
+    }
+
+    /// Returns the members of all three, if all are objects without a name twice.
+    fn members(self) -> Option<[Members<'a>; 3]> {
+        let members = |text: Option<&'a str>| Members::parse(text?).ok().filter(has_names_once);
+        Some([members(self.base)?, members(self.ours)?, members(self.theirs)?])
+    }
+}
+
+/// Merges a value that each side has. Returns none, with the paths of the conflicts, if both sides
+/// changed it in different ways.
+fn merge_value(part: Part, values: Values<'_>, path: &str, conflicts: &mut Vec<String>) -> Option<String> {
+    if let Some(value) = values.unless_both_changed() {
+        return value.map(str::to_owned);
+    }
+    let merged = match part {
+        Part::Whole => None,
+        Part::Shape => merge_list(values),
+        Part::Document | Part::Attributes | Part::Consolidated | Part::Nodes => {
+            let is_deep = path.bytes().filter(|byte| *byte == b'/').count() > MAX_LEVELS;
+            match values.members().filter(|_| !is_deep) {
+                Some(members) => return Some(merge_members(part, &members, path, conflicts)),
+                None => None,
+            }
+        }
+    };
+    if merged.is_none() {
+        conflicts.push(path.to_owned());
+    }
+    merged
+}
+
+fn merge_members(
+    part: Part,
+    [base, ours, theirs]: &[Members<'_>; 3],
+    path: &str,
+    conflicts: &mut Vec<String>,
+) -> String {
+    let added = ours.iter().map(|(name, _)| name).filter(|name| theirs.get(name).is_none());
+    let names = theirs.iter().map(|(name, _)| name).chain(added);
+    let mut members = Vec::new();
+    for name in names {
+        let values = Values { base: base.get(name), ours: ours.get(name), theirs: theirs.get(name) };
+        let value = match values.unless_both_changed() {
+            Some(value) => value.map(str::to_owned),
+            None => {
+                let below = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
+                merge_value(part.of_member(name), values, &below, conflicts)
+            }
+        };
+        members.extend(value.map(|value| format!("{}:{value}", quoted(name))));
+    }
+    format!("{{{}}}", members.join(","))
+}
+
+/// Merges lists of one length, element by element.
+fn merge_list(values: Values<'_>) -> Option<String> {
+    let [base, ours, theirs] = [list(values.base?)?, list(values.ours?)?, list(values.theirs?)?];
+    if base.len() != ours.len() || base.len() != theirs.len() {
+        return None;
+    }
+    let elements = std::iter::zip(base, std::iter::zip(ours, theirs)).map(|(base, (ours, theirs))| {
+        Values { base: Some(base), ours: Some(ours), theirs: Some(theirs) }.unless_both_changed()?
+    });
+    let elements: Vec<&str> = elements.collect::<Option<_>>()?;
+    Some(format!("[{}]", elements.join(",")))
+}
+
+fn has_names_once(members: &Members<'_>) -> bool {
+    let mut names = std::collections::HashSet::new();
+    members.iter().all(|(name, _)| names.insert(name))
+}
+
+/// Returns true if two values have the same text but for whitespace. The same number in another
+/// spelling counts as another value: which of them a side wants is not known here.
+fn is_same(one: Option<&str>, other: Option<&str>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one == other || significant(one).eq(significant(other)),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// Returns the bytes of a JSON value without whitespace between its tokens.
+fn significant(text: &str) -> impl Iterator<Item = u8> {
+    let mut is_in_string = false;
+    let mut is_escaped = false;
+    text.bytes().filter(move |byte| {
+        if !is_in_string {
+            is_in_string = *byte == b'"';
+            return !WHITESPACE.contains(byte);
+        }
+        match (is_escaped, byte) {
+            (true, _) => is_escaped = false,
+            (false, b'\\') => is_escaped = true,
+            (false, b'"') => is_in_string = false,
+            _ => {}
+        }
+        true
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::panic)]
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Merges documents that are written with single quotes.
+    fn merged(base: &str, ours: &str, theirs: &str) -> MergedDocument {
+        let [base, ours, theirs] = [base, ours, theirs].map(|text| text.replace('\'', "\""));
+        merge(base.as_bytes(), ours.as_bytes(), theirs.as_bytes())
+    }
+
+    fn whole(text: &str) -> MergedDocument {
+        MergedDocument::Whole(text.replace('\'', "\""))
+    }
+
+    fn conflict(paths: &[&str]) -> MergedDocument {
+        MergedDocument::Conflict(paths.iter().map(|path| (*path).to_owned()).collect())
+    }
+
+    #[test]
+    fn changes_of_different_members_are_put_together() {
+        for (base, ours, theirs, expected) in [
+            ("{'a':1,'b':2}", "{'a':1,'b':3}", "{'a':4,'b':2}", "{'a':4,'b':3}"),
+            ("{'a':1,'b':2}", "{'b':2}", "{'a':1}", "{}"),
+            ("{'a':1}", "{'a':1,'new':2}", "{'a':3}", "{'a':3,'new':2}"),
+            ("{'a':1}", "{'a':1,'new':2}", "{'a':1,'new':2,'x':3}", "{'a':1,'new':2,'x':3}"),
+            ("{'a':1}", "{'a':2}", "{'a':2}", "{'a':2}"),
+            // As attributes, at every level.
+            (
+                "{'attributes':{'u':{'x':1,'y':1},'v':1}}",
+                "{'attributes':{'u':{'x':2,'y':1},'v':1}}",
+                "{'attributes':{'u':{'x':1,'y':3},'w':1}}",
+                "{'attributes':{'u':{'x':2,'y':3},'w':1}}",
+            ),
+            // A shape by dimension.
+            ("{'shape':[4,4]}", "{'shape':[5,4]}", "{'shape':[4,9]}", "{'shape':[5,9]}"),
+            (
+                "{'shape':[4],'attributes':{}}",
+                "{'shape':[5],'attributes':{}}",
+                "{'shape':[4],'attributes':{'u':1}}",
+                "{'shape':[5],'attributes':{'u':1}}",
+            ),
+        ] {
+            assert_eq!(merged(base, ours, theirs), whole(expected), "{base} {ours} {theirs}");
+        }
+    }
+
+    #[test]
+    fn an_unchanged_side_gives_the_other_one_byte_for_byte() {
+        let base = "{ 'a' : [1, 2],\n 'b': 0.10 }";
+        let other = "{'b':1e5,  'a':7}";
+        assert_eq!(merged(base, "{'a':[1,2],'b':0.10}", other), whole(other));
+        assert_eq!(merged(base, other, base), whole(other));
+        assert_eq!(merged("not json", other, "not json"), whole(other));
+    }
+
+    #[test]
+    fn the_same_member_changed_in_different_ways_is_a_conflict() {
+        for (base, ours, theirs, paths) in [
+            ("{'codecs':[1]}", "{'codecs':[1,2]}", "{'codecs':[1,3]}", &["codecs"][..]),
+            ("{'attributes':{'u':1}}", "{'attributes':{'u':2}}", "{'attributes':{'u':3}}", &["attributes/u"]),
+            ("{'attributes':{'u':1}}", "{'attributes':{}}", "{'attributes':{'u':3}}", &["attributes/u"]),
+            ("{'attributes':{}}", "{'attributes':{'u':1}}", "{'attributes':{'u':2}}", &["attributes/u"]),
+            ("{'shape':[4,4]}", "{'shape':[5,4]}", "{'shape':[6,4]}", &["shape"]),
+            ("{'shape':[4]}", "{'shape':[4,1]}", "{'shape':[5]}", &["shape"]),
+            ("{'a':1,'shape':[4]}", "{'a':2,'shape':[5]}", "{'a':3,'shape':[6]}", &["a", "shape"]),
+            // The same name twice: which of the values counts differs by program.
+            ("{'a':1}", "{'a':1,'a':2}", "{'a':1,'b':2}", &[""]),
+            ("[1]", "[2]", "[3]", &[""]),
+            // Spellings of one number.
+            ("{'a':1}", "{'a':2}", "{'a':2.0}", &["a"]),
+        ] {
+            assert_eq!(merged(base, ours, theirs), conflict(paths), "{base} {ours} {theirs}");
+        }
+    }
+
+    #[test]
+    fn whitespace_is_no_change_and_whitespace_in_a_text_is() {
+        let ours = "{'a':{'x':[1 , 2]},'b':1}";
+        assert_eq!(merged("{'a':{'x':[1,2]},'b':0}", ours, "{'a':3,'b':0}"), whole("{'a':3,'b':1}"));
+        assert_eq!(merged("{'a':'x y'}", "{'a':'xy'}", "{'a':'x  y'}"), conflict(&["a"]));
+        assert_eq!(merged("{'a':'\\' '}", "{'a':'\\''}", "{'a':'\\'  '}"), conflict(&["a"]));
+    }
+
+    /// Consolidated metadata that agree with the documents on each side agree with the merged ones.
+    #[test]
+    fn consolidated_documents_are_merged_as_documents() {
+        let group = |shape: &str, unit: &str| {
+            format!(
+                "{{'node_type':'group','consolidated_metadata':{{'kind':'inline','metadata':{{'sst':{{'shape':{shape},\
+                 'attributes':{{{unit}}}}}}}}}}}"
+            )
+        };
+        let result = merged(&group("[4]", ""), &group("[5]", ""), &group("[4]", "'units':'K'"));
+        assert_eq!(result, whole(&group("[5]", "'units':'K'")));
+    }
+
+    #[test]
+    fn nested_values_end_somewhere() {
+        let nested = |leaf: u32, other: u32| {
+            let levels = 2000;
+            let text = format!("{}{leaf}{}", "{'a':".repeat(levels), "}".repeat(levels));
+            format!("{{'attributes':{text},'b':{other}}}")
+        };
+        assert_eq!(merged(&nested(1, 1), &nested(1, 2), &nested(1, 3)), conflict(&["b"]));
+        let nested = |leaf: u32| {
+            let levels = 60;
+            format!("{{'attributes':{}{leaf}{}}}", "{'a':".repeat(levels), "}".repeat(levels))
+        };
+        assert!(matches!(merged(&nested(1), &nested(2), &nested(3)), MergedDocument::Conflict(_)));
+    }
+
+    /// Against a merge of parsed values, by its definition.
+    #[test]
+    fn random_documents_merge_as_their_values_do() {
+        fn expected(base: Option<&Value>, ours: Option<&Value>, theirs: Option<&Value>) -> Result<Option<Value>, ()> {
+            if ours == theirs || ours == base {
+                return Ok(theirs.cloned());
+            }
+            if theirs == base {
+                return Ok(ours.cloned());
+            }
+            let objects = [base, ours, theirs].map(|value| value.and_then(Value::as_object));
+            let [Some(base), Some(ours), Some(theirs)] = objects else { return Err(()) };
+            let mut merged = serde_json::Map::new();
+            for name in base.keys().chain(ours.keys()).chain(theirs.keys()) {
+                let value = expected(base.get(name), ours.get(name), theirs.get(name))?;
+                merged.extend(value.map(|value| (name.clone(), value)));
+            }
+            Ok(Some(Value::Object(merged)))
+        }
+        let mut state = 7_u64;
+        let mut random = move |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let mut outcomes = [0, 0];
+        for _ in 0..20_000 {
+            let mut draw = || {
+                let mut attributes = serde_json::Map::new();
+                for name in ["a", "b", "c"] {
+                    match random(5) {
+                        0 => {}
+                        1 => drop(attributes.insert(name.into(), serde_json::json!({"x": random(2), "y": random(2)}))),
+                        _ => drop(attributes.insert(name.into(), random(2).into())),
+                    }
+                }
+                serde_json::json!({ "attributes": attributes })
+            };
+            let [base, ours, theirs] = [draw(), draw(), draw()];
+            let result = merge(base.to_string().as_bytes(), ours.to_string().as_bytes(), theirs.to_string().as_bytes());
+            match (expected(Some(&base), Some(&ours), Some(&theirs)), result) {
+                (Ok(Some(value)), MergedDocument::Whole(text)) => {
+                    assert_eq!(serde_json::from_str::<Value>(&text).ok(), Some(value), "{base} {ours} {theirs}");
+                    outcomes[0] += 1;
+                }
+                (Err(()), MergedDocument::Conflict(_)) => outcomes[1] += 1,
+                (expected, result) => panic!("{base} {ours} {theirs}: {result:?} instead of {expected:?}"),
+            }
+        }
+        assert!(outcomes.iter().all(|count| *count > 1000), "{outcomes:?}");
+    }
+}

@@ -1,0 +1,100 @@
+//! Comparison of chunks that are stored in several places, by their bytes.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use super::{NativeChunk, Reader};
+use icechunkfs_base::blocking::blocking;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_format::format::chunk_payload::ChunkPayload;
+
+/// Bytes that are read of two chunks at first to compare their content: most that differ do so
+/// there.
+const FIRST_PIECE: u64 = 64 << 10;
+/// Bytes that are read of them at a time after that.
+const PIECE: u64 = 1 << 20;
+/// Longest virtual chunk that is read, in bytes. Nothing stores those again, and their stores may be
+/// far away.
+const MAX_VIRTUAL_LENGTH: u64 = 1 << 20;
+
+/// Returns true if the chunk is no virtual one, or a short one.
+pub(crate) fn can_be_compared(payload: &ChunkPayload) -> bool {
+    !matches!(payload, ChunkPayload::Virtual { length, .. } if *length > MAX_VIRTUAL_LENGTH)
+}
+
+/// Returns true if two chunks have the same bytes. Virtual chunks that may not be read count as
+/// different.
+pub(crate) async fn have_same_bytes(reader: &Arc<Reader>, a: &ChunkPayload, b: &ChunkPayload) -> Result<bool> {
+    if a.length() != b.length() {
+        return Ok(false);
+    }
+    for (offset, length) in pieces(a.length()) {
+        let one = piece(reader, a, offset, length).await;
+        let other = piece(reader, b, offset, length).await;
+        match (one, other) {
+            (Err(error), _) | (_, Err(error)) if error.kind() == ErrorKind::VirtualNotAllowed => return Ok(false),
+            (one, other) if one.as_ref().is_ok_and(|one| other.as_ref().is_ok_and(|other| one == other)) => {}
+            (one, other) => return one.and(other).map(|_| false),
+        }
+    }
+    Ok(true)
+}
+
+async fn piece(reader: &Arc<Reader>, payload: &ChunkPayload, offset: u64, length: usize) -> Result<Vec<u8>> {
+    let chunk = match payload {
+        ChunkPayload::Inline(bytes) => {
+            let start = usize::try_from(offset).unwrap_or(usize::MAX);
+            return Ok(bytes.get(start..start.saturating_add(length)).unwrap_or_default().to_vec());
+        }
+        ChunkPayload::Native { chunk, offset, length } => {
+            NativeChunk { object: *chunk, offset: *offset, length: *length }.into()
+        }
+        ChunkPayload::Virtual { location, offset, length, checksum } => {
+            reader.virtual_chunk(location, *offset, *length, checksum.clone())?
+        }
+    };
+    reader.read(&chunk, offset, length).await.map(|data| data.to_vec())
+}
+
+/// Returns true if `file`, which nobody changes, has the bytes of `payload`. Virtual chunks that may
+/// not be read count as different.
+pub(crate) async fn is_same_file(
+    reader: &Arc<Reader>,
+    file: File,
+    length: u64,
+    payload: &ChunkPayload,
+) -> Result<bool> {
+    if payload.length() != length {
+        return Ok(false);
+    }
+    let file = Arc::new(file);
+    for (offset, length) in pieces(length) {
+        let other = match piece(reader, payload, offset, length).await {
+            Err(error) if error.kind() == ErrorKind::VirtualNotAllowed => return Ok(false),
+            other => other?,
+        };
+        let file = Arc::clone(&file);
+        let is_same = blocking(move || {
+            let mut own = vec![0; length];
+            file.read_exact_at(&mut own, offset).map_err(|e| Error::io("reading a chunk to compare it", e))?;
+            Ok(own == other)
+        });
+        if !is_same.await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns offsets and lengths of the pieces of a chunk.
+fn pieces(length: u64) -> impl Iterator<Item = (u64, usize)> {
+    let mut offset = 0;
+    std::iter::from_fn(move || {
+        let most = if offset == 0 { FIRST_PIECE } else { PIECE };
+        let piece = most.min(length - offset);
+        let at = offset;
+        offset += piece;
+        (piece > 0).then_some((at, piece as usize))
+    })
+}
