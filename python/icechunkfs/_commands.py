@@ -45,16 +45,18 @@ def commit(
     amend: bool = False,
     on_conflict: Optional[str] = None,
     strict: bool = False,
+    keep_unchanged: bool = False,
     progress: Optional[bool] = None,
 ) -> Committed:
     """Commit the changes in the mount at ``path``; the result is false if there was nothing to commit.
 
     ``on_conflict`` (``"ours"`` or ``"theirs"``) resolves conflicts between chunks; other conflicts raise
-    :class:`ConflictError`. ``strict`` commits nothing if there are warnings. A progress bar is shown in notebooks and terminals if ``tqdm`` is installed; ``progress`` says
+    :class:`ConflictError`. ``strict`` commits nothing if there are warnings. ``keep_unchanged``
+    stores chunks again that were written with the bytes that they had. A progress bar is shown in notebooks and terminals if ``tqdm`` is installed; ``progress`` says
     whether.
     """
     words = ["commit", f"--message={message}", *_metadata(metadata)]
-    words += to_words({"amend": amend, "on_conflict": on_conflict, "strict": strict})
+    words += to_words({"amend": amend, "on_conflict": on_conflict, "strict": strict, "keep_unchanged": keep_unchanged})
     watch = _progress.Watch() if _progress.is_shown(progress) else None
     return from_json(Committed, _program.run_json([*words, "--", os.fspath(path)], watch))
 

@@ -41,6 +41,8 @@ class Committed:
     nodes: int = 0
     #: Number of chunks written and deleted.
     chunks: int = 0
+    #: Number of chunks that were left out, as they were written with the bytes that they had.
+    unchanged: int = 0
     #: Files that the commit does not contain.
     untracked: Tuple[str, ...] = ()
     #: Nodes whose parent directory has no ``zarr.json``.

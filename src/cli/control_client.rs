@@ -47,8 +47,12 @@ pub(crate) struct CommitArgs {
     /// chunks of a wrong length, nodes in no group.
     #[arg(long)]
     strict: bool,
-    /// Print {"snapshot", "rebased_over", "nodes", "chunks", "untracked", "ungrouped", "warnings":
-    /// [{"path", "why"}]}; snapshot is null if there was nothing to commit.
+    /// Store chunks again that were written with the bytes that they had [default: leave them out].
+    #[arg(long)]
+    keep_unchanged: bool,
+    /// Print {"snapshot", "rebased_over", "nodes", "chunks", "unchanged", "untracked", "ungrouped",
+    /// "warnings": [{"path", "why"}]}; snapshot is null if there was nothing to commit, and
+    /// "unchanged", the number of chunks that were left out, is only there if it is not 0.
     #[arg(long)]
     json: bool,
     /// Write the progress to this descriptor, a JSON object a line, for the Python package.
@@ -82,6 +86,7 @@ pub(crate) fn commit(arguments: &CommitArgs) -> Result<()> {
         amend: arguments.amend,
         on_conflict: arguments.on_conflict,
         strict: arguments.strict,
+        keep_unchanged: arguments.keep_unchanged,
     });
     let mount = open_or_current(arguments.mountpoint.as_deref())?;
     require_writable(&mount)?;

@@ -51,6 +51,9 @@ pub struct CommitOptions {
     /// True if the commit is refused where it would only warn.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
+    /// True if chunks with the bytes that they had are stored again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_unchanged: bool,
 }
 
 /// A commit on its way. No operation changes the tree while it exists.
@@ -91,8 +94,8 @@ impl Session {
                 Ran::Found(committed, invalidations) => (committed, invalidations),
                 Ran::Published(publication) => commit.show(&prepared, publication).await?,
             };
-            let Committed { untracked, ungrouped, warnings, .. } = prepared.report;
-            (prepared.base.id(), Committed { untracked, ungrouped, warnings, ..committed }, invalidations)
+            let Committed { untracked, unchanged, ungrouped, warnings, .. } = prepared.report;
+            (prepared.base.id(), Committed { untracked, unchanged, ungrouped, warnings, ..committed }, invalidations)
         };
         // Sent once the tree lock is open: an invalidation may wait for requests that wait for the
         // tree lock.

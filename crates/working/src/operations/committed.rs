@@ -16,12 +16,19 @@ pub struct Committed {
     pub nodes: usize,
     /// Chunks written and deleted.
     pub chunks: usize,
+    /// Chunks that were written here with the bytes that they had, which the commit leaves out.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unchanged: usize,
     /// Paths of untracked files, which the commit does not contain.
     pub untracked: Vec<String>,
     /// Nodes whose parent directory has no `zarr.json`: for Zarr they are members of no group.
     pub ungrouped: Vec<String>,
     /// Arrays that some programs cannot read as they are stored.
     pub warnings: Vec<Warning>,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl std::fmt::Display for Committed {
@@ -32,6 +39,11 @@ impl std::fmt::Display for Committed {
         }
         if !self.rebased_over.is_empty() {
             write!(f, "; rebased onto {} concurrent commits", self.rebased_over.len())?;
+        }
+        match self.unchanged {
+            0 => {}
+            1 => f.write_str("; 1 chunk was left out, as its bytes are the same as before")?,
+            count => write!(f, "; {count} chunks were left out, as their bytes are the same as before")?,
         }
         match self.untracked.len() {
             0 => {}

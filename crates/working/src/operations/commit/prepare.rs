@@ -16,6 +16,7 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_repo::commit::changes::ChunkChange;
 use icechunkfs_repo::commit::membership::ungrouped_by;
 use icechunkfs_repo::commit::progress::Stage;
+use icechunkfs_repo::commit::unchanged::drop_unchanged;
 use icechunkfs_repo::commit::warnings::{Warning, warnings_of};
 
 /// Changes that may be committed.
@@ -58,8 +59,24 @@ impl Commit<'_> {
         if options.strict {
             refuse_warnings(&ungrouped, &warnings)?;
         }
-        let report = Committed { ungrouped, warnings, ..report };
+        let (detected, unchanged) = self.leave_out_unchanged(detected, &base).await?;
+        let report = Committed { ungrouped, warnings, unchanged, ..report };
         Ok(Prepared { base, detected, report, is_needed: true, uploads_wait: None })
+    }
+
+    /// Leaves out chunks that have the bytes of `base`. Returns their number, too.
+    async fn leave_out_unchanged(
+        &self,
+        mut detected: DetectedChanges,
+        base: &Base,
+    ) -> Result<(DetectedChanges, usize)> {
+        if self.options.keep_unchanged {
+            return Ok((detected, 0));
+        }
+        // Their missing ranges are the base's.
+        self.session.working.contents().complete_sparse(&detected.data_files()).await?;
+        let count = drop_unchanged(&self.session.reader, base.tree.snapshot(), &mut detected.changes).await?;
+        Ok((detected, count))
     }
 
     /// Makes the foreign chunks inodes of the working tree with their own bytes: the commit deletes

@@ -66,7 +66,9 @@ impl Commit<'_> {
         };
         let (new, kept) = match outcome {
             CommitOutcome::Conflicts(conflicts) => return Err(self.refused(conflicts)),
-            CommitOutcome::Nothing if prepared.detected.changes.is_empty() => return Ok(Ran::Nothing),
+            CommitOutcome::Nothing if prepared.detected.changes.is_empty() && prepared.report.unchanged == 0 => {
+                return Ok(Ran::Nothing);
+            }
             CommitOutcome::Nothing => (None, ChunkSet::new()),
             CommitOutcome::Committed { snapshot, rebased_over, kept } => (Some((snapshot, rebased_over)), kept),
         };
@@ -80,7 +82,8 @@ impl Commit<'_> {
 
     fn request(&self, detected: &DetectedChanges) -> Request {
         let upper = self.session.working.upper();
-        let CommitOptions { message, metadata, amend, on_conflict, strict: _ } = self.options.clone();
+        let CommitOptions { message, metadata, amend, on_conflict, strict: _, keep_unchanged: _ } =
+            self.options.clone();
         Request {
             branch: upper.origin().branch.clone(),
             message: if message.is_empty() { DEFAULT_MESSAGE.to_owned() } else { message },

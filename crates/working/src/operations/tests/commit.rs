@@ -197,6 +197,32 @@ async fn a_strict_commit_is_refused_where_another_one_warns() {
 }
 
 #[tokio::test]
+async fn a_chunk_with_the_bytes_that_it_had_is_left_out_of_a_commit() {
+    let lab = Lab::new().await;
+    let programs = Programs::with_arrays(&lab).await;
+    let bytes = programs.get("a/c/0").await;
+    let write = async || {
+        programs.put("new", &bytes).await;
+        programs.mv("new", "a/c/0").await;
+    };
+    write().await;
+    let count = commits(&programs).await;
+    let done = programs.commit().await;
+    assert_eq!((done.snapshot, done.unchanged), (None, 1), "{done}");
+    assert_eq!(commits(&programs).await, count, "nothing was left to commit");
+    assert!(programs.session.status().await.unwrap().clean, "and nothing waits any more");
+    write().await;
+    programs.put("a/c/1", "other").await;
+    let done = programs.commit().await;
+    assert_eq!((done.chunks, done.unchanged), (1, 1), "{done}");
+    write().await;
+    let keep = CommitOptions { keep_unchanged: true, ..CommitOptions::default() };
+    let done = programs.session.commit(keep).await.unwrap();
+    assert_eq!((done.chunks, done.unchanged), (1, 0), "{done}");
+    assert_eq!(programs.get("a/c/0").await, bytes);
+}
+
+#[tokio::test]
 async fn an_amend_replaces_the_newest_commit_by_both_changes() {
     let lab = Lab::new().await;
     let [programs, other] = two(&lab).await;
