@@ -1,5 +1,5 @@
-//! Chunks that were written again with the bytes that they had: a copy of a whole array, or a program
-//! that writes coordinates each time.
+//! Chunks that were written again with the bytes that they had: a copy of a whole array, or a
+//! program that writes coordinates each time.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::zarr::Coords;
 
-/// Chunks that are compared at the same time. Most differ in their lengths, or in their first bytes.
+/// Chunks that are compared at the same time. Most differ in their lengths, or in their first
+/// bytes.
 pub(super) const CONCURRENT_CHUNKS: usize = 16;
 
 /// Drops the chunks of `changes`, made for `base`, that have the bytes of the base. Returns their
@@ -34,7 +35,8 @@ pub async fn drop_unchanged(reader: &Arc<Reader>, base: &Snapshot, changes: &mut
         };
         Ok::<_, Error>(is_unchanged.then(|| (node, coords.clone())))
     });
-    // Collected first: the compiler cannot prove that a stream that borrows like this one is `Send`.
+    // Collected first: the compiler cannot prove that a stream that borrows like this one is
+    // `Send`.
     let compared: Vec<_> = compared.collect();
     let unchanged: Vec<Option<(NodeId, Coords)>> =
         stream::iter(compared).buffer_unordered(CONCURRENT_CHUNKS).try_collect().await?;

@@ -14,8 +14,8 @@ use icechunkfs_format::format::chunk_payload::ChunkPayload;
 const FIRST_PIECE: u64 = 64 << 10;
 /// Bytes that are read of them at a time after that.
 const PIECE: u64 = 1 << 20;
-/// Longest virtual chunk that is read, in bytes. Nothing stores those again, and their stores may be
-/// far away.
+/// Longest virtual chunk that is read, in bytes. Nothing stores those again, and their stores may
+/// be far away.
 const MAX_VIRTUAL_LENGTH: u64 = 1 << 20;
 
 /// Returns true if the chunk is no virtual one, or a short one.
@@ -57,8 +57,8 @@ async fn piece(reader: &Arc<Reader>, payload: &ChunkPayload, offset: u64, length
     reader.read(&chunk, offset, length).await.map(|data| data.to_vec())
 }
 
-/// Returns true if `file`, which nobody changes, has the bytes of `payload`. Virtual chunks that may
-/// not be read count as different.
+/// Returns true if `file`, which nobody changes, has the bytes of `payload`. Virtual chunks that
+/// may not be read count as different.
 pub(crate) async fn is_same_file(
     reader: &Arc<Reader>,
     file: File,
