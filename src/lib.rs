@@ -76,7 +76,7 @@ pub use icechunkfs_repo::{commit, compare, merge, reader, repack, repo, restore,
 #[doc(hidden)]
 pub use icechunkfs_store::{disk_cache, storage};
 #[doc(hidden)]
-pub use icechunkfs_tree::{mount_facts, stats, tree};
+pub use icechunkfs_tree::{inodes, mount_facts, stats, tree};
 #[doc(hidden)]
 pub use icechunkfs_views::{attached, views};
 #[doc(hidden)]
@@ -94,6 +94,7 @@ pub(crate) const PROGRAM: &str = "icechunkfs";
 
 pub use error::{Error, ErrorKind, Result};
 pub use format::ids::ObjectId as SnapshotId;
+pub use inodes::Ino;
 pub use library::{Entry, Mount, Mounted, Repository, Session, Snapshot};
 pub use repo::refs::Refs;
 pub use storage::settings::Settings as StoreSettings;

@@ -2,6 +2,7 @@
 
 use super::file;
 use icechunkfs::format::snapshot::Snapshot;
+use icechunkfs::inodes::Ino;
 use icechunkfs::tree::nodes::NodeTable;
 
 pub(crate) fn run(payload: &[u8]) {
@@ -11,8 +12,9 @@ pub(crate) fn run(payload: &[u8]) {
     for index in 0..table.len().min(1000) as u32 {
         let Some(node) = table.get(index) else { continue };
         for offset in 0..8 {
-            if let Some(place) = table.place(node.base + offset) {
-                assert_eq!(table.inode(&place), node.base + offset);
+            let inode = Ino(node.base.0 + offset);
+            if let Some(place) = table.place(inode) {
+                assert_eq!(table.inode(&place), inode);
             }
         }
         for &child in table.children(index) {

@@ -10,6 +10,7 @@ use super::output::{Lines, print_json_list};
 use super::table::Columns;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::directory::{Entry, Extent};
 use icechunkfs_tree::tree::{Attributes, Kind};
 use icechunkfs_views::views::{self, ViewTree};
@@ -97,7 +98,7 @@ impl Listing {
     }
 
     /// Adds the entries of directory `inode`, and returns their positions.
-    async fn add(&mut self, view: &dyn ViewTree, inode: u64, depth: usize) -> Result<Range<usize>> {
+    async fn add(&mut self, view: &dyn ViewTree, inode: Ino, depth: usize) -> Result<Range<usize>> {
         let first = self.files.len();
         let mut counted = Ok(());
         let mut sink = |entry: Entry<'_>| {

@@ -18,6 +18,7 @@ use icechunkfs_base::printable;
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_format::zarr::document;
 use icechunkfs_format::zarr::shard::{FaultKind, Index, IndexFault, IndexLocation, ShardLayout};
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::array::Array;
 use icechunkfs_tree::tree::chunks::Chunks;
 use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace};
@@ -44,7 +45,7 @@ struct Output {
 struct Shard<'a> {
     tree: &'a Arc<Tree>,
     /// Inode of the file.
-    inode: u64,
+    inode: Ino,
     /// Path for messages.
     path: &'a str,
     sharding: &'a ShardLayout,

@@ -37,14 +37,14 @@ use super::root_map::{RootMap, TOP};
 use super::xattr::Xattr;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::metrics::Outcome;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::directory::{Entry, Extent};
-use icechunkfs_tree::tree::{Attributes, Kind, ROOT};
+use icechunkfs_tree::tree::{Attributes, Kind};
 use icechunkfs_views::attached::{AttachedTrees, NativeFile};
 use icechunkfs_views::control_directory;
 use icechunkfs_views::control_directory::files::ControlFile;
 use icechunkfs_views::views::{Sink, report};
 use icechunkfs_working::follow::shown::{View, ViewState};
-use icechunkfs_working::overlay::Ino;
 
 /// Handle of files, which need none: the inode number is enough.
 const PLAIN: FileHandle = FileHandle(0);
@@ -118,8 +118,7 @@ impl Shared {
     /// Returns attributes, and the time for which the kernel may cache them.
     fn timed(&self, view: &View, of: Attributes) -> (Duration, FileAttr) {
         let allocated = view.files().allocated(of.inode).unwrap_or(of.size);
-        let of = Attributes { inode: self.root.outer(of.inode), ..of };
-        let attr = self.owner.attr(of, view.time(), allocated);
+        let attr = FileAttr { ino: self.root.outer(of.inode), ..self.owner.attr(of, view.time(), allocated) };
         let attr = if report::is_report(of.inode) {
             self.presentation.apply_control(self.attached.trees().view_name(), attr)
         } else {
@@ -135,10 +134,10 @@ impl Shared {
         Ok(match face {
             Face::Attached(number) => self.attached.native(number).await?,
             Face::Tree(number) => {
-                let files = view.files_of(number.0);
-                files.native(number.0).map(|native| (Arc::clone(files.tree()), native, None))
+                let files = view.files_of(number);
+                files.native(number).map(|native| (Arc::clone(files.tree()), native, None))
             }
-            Face::Top => Some((Arc::clone(view.tree()), ROOT, None)),
+            Face::Top => Some((Arc::clone(view.tree()), Ino::ROOT, None)),
             Face::Control(_) => return Err(no_control()),
         })
     }
@@ -147,7 +146,7 @@ impl Shared {
     /// another type.
     async fn list(&self, view: &View, face: Face, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
         match face {
-            Face::Tree(number) => view.files().list(number.0, offset, extent, sink).await,
+            Face::Tree(number) => view.files().list(number, offset, extent, sink).await,
             Face::Top => {
                 self.list_top(offset, sink);
                 Ok(())
@@ -161,7 +160,7 @@ impl Shared {
     fn list_top(&self, offset: u64, sink: &mut Sink<'_>) {
         let directory = |inode| Attributes { inode, kind: Kind::Directory, size: 0 };
         let name = self.root.entry().map_or("", |entry| &entry.name);
-        let entries = [(".", TOP), ("..", TOP), (name, ROOT)].into_iter().zip(1..);
+        let entries = [(".", TOP), ("..", TOP), (name, Ino::ROOT)].into_iter().zip(1..);
         for ((name, inode), at) in entries.filter(|(_, at)| *at > offset) {
             if !sink(Entry::new(name, directory(inode), at)) {
                 break;
@@ -190,13 +189,13 @@ impl Shared {
     fn end(&self, call: Call, outcome: Outcome) {
         call.end(outcome, |face| match face {
             Face::Attached(number) => self.attached.describe(number),
-            Face::Tree(Ino(number)) => self.shown.view().files_of(number).describe(number),
+            Face::Tree(number) => self.shown.view().files_of(number).describe(number),
             Face::Top | Face::Control(_) => "/".to_owned(),
         });
     }
 
     /// Returns the file to back `inode` with; none if the daemon has to serve its reads.
-    async fn backing_file(&self, view: &View, inode: u64) -> Result<Option<File>> {
+    async fn backing_file(&self, view: &View, inode: Ino) -> Result<Option<File>> {
         let tree = view.tree();
         let Some(inode) = view.files().native(inode) else { return Ok(None) };
         let source = tree.source(inode).await?;
@@ -208,7 +207,7 @@ impl Shared {
 
     /// Opens a file, which the kernel reads directly if possible. Returns the errno of a failure,
     /// otherwise 0.
-    async fn open_backed(&self, view: &View, inode: u64, reply: ReplyOpen) -> i32 {
+    async fn open_backed(&self, view: &View, inode: Ino, reply: ReplyOpen) -> i32 {
         // The kernel requires all concurrent opens of a file to be of one kind, though a chunk may
         // enter a cache meanwhile.
         let backing = match self.backings.acquire(inode) {
@@ -233,7 +232,7 @@ impl Shared {
         0
     }
 
-    fn register(&self, view: &View, inode: u64, file: &File, reply: &ReplyOpen) -> Option<BackingId> {
+    fn register(&self, view: &View, inode: Ino, file: &File, reply: &ReplyOpen) -> Option<BackingId> {
         // Most often there are too many open files. Reading by copy still works.
         let failed = |error| {
             let place = view.files().describe(inode);
@@ -285,10 +284,10 @@ impl Requests for Adapter {
             }
             // Every name in a snapshot is UTF-8.
             let found = match (name.to_str(), parent) {
-                (Some(name), Face::Tree(number)) => view.files().lookup(number.0, name).await?,
+                (Some(name), Face::Tree(number)) => view.files().lookup(number, name).await?,
                 (Some(name), Face::Top) => {
                     let is_entry = shared.root.entry().is_some_and(|entry| entry.name == name);
-                    is_entry.then_some(Attributes { inode: ROOT, kind: Kind::Directory, size: 0 })
+                    is_entry.then_some(Attributes { inode: Ino::ROOT, kind: Kind::Directory, size: 0 })
                 }
                 _ => None,
             };
@@ -296,7 +295,7 @@ impl Requests for Adapter {
                 shared.hint.looked_up(parent.key());
             }
             // Number 0 is a negative entry, which the kernel caches.
-            Ok(shared.timed(&view, found.unwrap_or(Attributes { inode: 0, kind: Kind::File, size: 0 })))
+            Ok(shared.timed(&view, found.unwrap_or(Attributes { inode: Ino(0), kind: Kind::File, size: 0 })))
         });
     }
 
@@ -304,7 +303,7 @@ impl Requests for Adapter {
         self.serve(Call::on("getattr", face), reply, move |shared, view| async move {
             match face {
                 Face::Attached(number) => shared.attached.attributes(number).await,
-                Face::Tree(Ino(number)) => Ok(shared.timed(&view, view.files_of(number).attributes(number).await?)),
+                Face::Tree(number) => Ok(shared.timed(&view, view.files_of(number).attributes(number).await?)),
                 Face::Top => Ok(shared.top(&view)),
                 Face::Control(_) => Err(no_control()),
             }
@@ -317,7 +316,7 @@ impl Requests for Adapter {
             return reply.error(Errno::ENOSYS);
         }
         let number = match face {
-            Face::Tree(number) => number.0,
+            Face::Tree(number) => number,
             Face::Attached(number) => {
                 // The contents of control files change.
                 let cached = if ControlFile::at(number.number()).is_some() {
@@ -352,7 +351,7 @@ impl Requests for Adapter {
 
     fn release(&self, face: Face, _: FileHandle, reply: ReplyEmpty) {
         let call = Call::on("close", face);
-        if let Face::Tree(Ino(number)) = face {
+        if let Face::Tree(number) = face {
             if self.shared.mode == IoMode::Passthrough {
                 self.shared.backings.release(number);
             }
@@ -366,7 +365,7 @@ impl Requests for Adapter {
         self.serve(Call::on("read", face).range(offset, size.into()), reply, move |shared, view| async move {
             match face {
                 Face::Attached(number) => shared.attached.read(number, offset, size).await,
-                Face::Tree(Ino(number)) => view.files_of(number).read(number, offset, size).await,
+                Face::Tree(number) => view.files_of(number).read(number, offset, size).await,
                 Face::Top => Err(Error::new(ErrorKind::IsADirectory, "/ is a directory")),
                 Face::Control(_) => Err(no_control()),
             }
@@ -401,7 +400,7 @@ impl Requests for Adapter {
             let view = shared.shown.listing(handle.0, offset);
             let mut sink = |entry: Entry<'_>| {
                 let Attributes { inode, kind, .. } = entry.attributes;
-                !reply.add(INodeNo(shared.root.outer(inode)), entry.offset, file_type(kind), entry.name)
+                !reply.add(shared.root.outer(inode), entry.offset, file_type(kind), entry.name)
             };
             let listed = shared.list(&view, face, offset, Extent::Names, &mut sink).await;
             shared.send(call, reply, listed);

@@ -14,6 +14,7 @@ use super::reply::{ReplyDirectory, ReplyDirectoryPlus};
 use super::xattr::{self, Xattr};
 use icechunkfs_base::error::Result;
 use icechunkfs_repo::reader::Data;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::directory::Extent;
 use icechunkfs_tree::tree::{Attributes, Kind};
 use icechunkfs_views::attached::{AttachedTrees, Found, Listed, NativeFile};
@@ -50,7 +51,7 @@ impl AttachedFiles {
         };
         // Number 0 is a negative entry. What a name means may change, so that the kernel may not
         // cache it.
-        let none = Attributes { inode: 0, kind: Kind::File, size: 0 };
+        let none = Attributes { inode: Ino(0), kind: Kind::File, size: 0 };
         let absent = || (Duration::ZERO, self.timed(&Found::fixed(none, UNIX_EPOCH)).1);
         Ok(found.map_or_else(absent, |found| self.timed(&found)))
     }
@@ -61,7 +62,7 @@ impl AttachedFiles {
 
     /// Returns the attributes of directory `number`, which a writable mount has among its control
     /// files.
-    pub(super) async fn directory(&self, number: u64) -> Result<(Duration, FileAttr)> {
+    pub(super) async fn directory(&self, number: Ino) -> Result<(Duration, FileAttr)> {
         Ok(self.timed(&self.trees.attributes(number).await?))
     }
 
@@ -80,7 +81,7 @@ impl AttachedFiles {
     pub(super) async fn list(&self, number: AttachedIno, offset: u64, reply: &mut ReplyDirectory) -> Result<()> {
         let mut sink = |entry: Listed<'_>| {
             let Attributes { inode, kind, .. } = entry.found.attributes;
-            !reply.add(INodeNo(inode), entry.offset, file_type(kind), entry.name)
+            !reply.add(INodeNo(inode.0), entry.offset, file_type(kind), entry.name)
         };
         self.trees.list(number.number(), offset, Extent::Names, &mut sink).await
     }

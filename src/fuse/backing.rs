@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use icechunkfs_tree::inodes::Ino;
+
 /// Backings in use, by inode. A value of type `B` keeps one registered with the kernel.
 #[derive(Debug)]
 pub struct Backings<B> {
-    open: Mutex<HashMap<u64, Shared<B>>>,
+    open: Mutex<HashMap<Ino, Shared<B>>>,
 }
 
 #[derive(Debug)]
@@ -29,7 +31,7 @@ impl<B> Default for Backings<B> {
 
 impl<B> Backings<B> {
     /// Returns the backing of `inode` for one more open, if there is one already.
-    pub fn acquire(&self, inode: u64) -> Option<Arc<B>> {
+    pub fn acquire(&self, inode: Ino) -> Option<Arc<B>> {
         let mut open = self.open.lock();
         let shared = open.get_mut(&inode)?;
         shared.opens += 1;
@@ -38,7 +40,7 @@ impl<B> Backings<B> {
 
     /// Counts one more open of `inode`, backed by `backing` unless a concurrent open has inserted
     /// another one.
-    pub fn insert(&self, inode: u64, backing: B) -> Arc<B> {
+    pub fn insert(&self, inode: Ino, backing: B) -> Arc<B> {
         let mut open = self.open.lock();
         let shared = open.entry(inode).or_insert_with(|| Shared { backing: Arc::new(backing), opens: 0 });
         shared.opens += 1;
@@ -46,7 +48,7 @@ impl<B> Backings<B> {
     }
 
     /// Counts one open less. Drops the backing with the last one.
-    pub fn release(&self, inode: u64) {
+    pub fn release(&self, inode: Ino) {
         let mut open = self.open.lock();
         if let Some(shared) = open.get_mut(&inode) {
             shared.opens -= 1;
@@ -64,17 +66,19 @@ impl<B> Backings<B> {
 mod tests {
     use super::*;
 
+    const FILE: Ino = Ino(7);
+
     #[test]
     fn a_backing_lives_as_long_as_it_is_open() {
         let backings = Backings::default();
-        assert!(backings.acquire(7).is_none());
-        assert_eq!(*backings.insert(7, "first"), "first");
-        assert_eq!(*backings.insert(7, "second"), "first", "one inode has one backing");
-        assert_eq!(backings.acquire(7).as_deref(), Some(&"first"));
+        assert!(backings.acquire(FILE).is_none());
+        assert_eq!(*backings.insert(FILE, "first"), "first");
+        assert_eq!(*backings.insert(FILE, "second"), "first", "one inode has one backing");
+        assert_eq!(backings.acquire(FILE).as_deref(), Some(&"first"));
         for left in [1, 1, 0] {
-            backings.release(7);
+            backings.release(FILE);
             assert_eq!(backings.open.lock().len(), left);
         }
-        backings.release(7);
+        backings.release(FILE);
     }
 }

@@ -7,10 +7,9 @@
 use fuser::INodeNo;
 
 use super::root_map::{RootMap, TOP};
-use icechunkfs_tree::tree::ROOT;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_views::attached::is_attached;
 use icechunkfs_views::control_directory;
-use icechunkfs_working::overlay::Ino;
 
 /// Inode by what answers requests about it.
 #[derive(Clone, Copy, Debug)]
@@ -28,19 +27,19 @@ pub(super) enum Face {
 
 /// Number of the control directory or of one of its files.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ControlIno(u64);
+pub(super) struct ControlIno(Ino);
 
 /// Number in an attached tree or above one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AttachedIno(u64);
+pub(super) struct AttachedIno(Ino);
 
 impl Face {
     /// Returns what answers requests on the inode that the kernel calls `inode`.
     pub(super) fn of(inode: INodeNo, root: &RootMap) -> Self {
-        match inode.0 {
+        match Ino(inode.0) {
             number if is_attached(number) => Face::Attached(AttachedIno(number)),
             number if control_directory::is_control(number) => Face::Control(ControlIno(number)),
-            number => root.inner(number).map_or(Face::Top, Face::Tree),
+            _ => root.inner(inode).map_or(Face::Top, Face::Tree),
         }
     }
 
@@ -48,28 +47,28 @@ impl Face {
     pub(super) fn is_root(self, root: &RootMap) -> bool {
         match self {
             Face::Top => true,
-            Face::Tree(number) => root.outer(number.0) == ROOT,
+            Face::Tree(number) => root.outer(number) == INodeNo::ROOT,
             Face::Control(_) | Face::Attached(_) => false,
         }
     }
 
     /// Returns a number that tells directories apart.
-    pub(super) fn key(self) -> u64 {
+    pub(super) fn key(self) -> Ino {
         match self {
-            Face::Control(ControlIno(number)) | Face::Attached(AttachedIno(number)) | Face::Tree(Ino(number)) => number,
+            Face::Control(ControlIno(number)) | Face::Attached(AttachedIno(number)) | Face::Tree(number) => number,
             Face::Top => TOP,
         }
     }
 }
 
 impl ControlIno {
-    pub(super) fn number(self) -> u64 {
+    pub(super) fn number(self) -> Ino {
         self.0
     }
 }
 
 impl AttachedIno {
-    pub(super) fn number(self) -> u64 {
+    pub(super) fn number(self) -> Ino {
         self.0
     }
 }

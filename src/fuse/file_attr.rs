@@ -63,7 +63,7 @@ impl SnapshotOwner {
     /// stored.
     pub(super) fn attr(self, of: tree::Attributes, time: SystemTime, allocated: u64) -> FileAttr {
         FileAttr {
-            ino: INodeNo(of.inode),
+            ino: INodeNo(of.inode.0),
             size: of.size,
             blocks: allocated.div_ceil(512),
             atime: time,

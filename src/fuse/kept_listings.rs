@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use fuser::FopenFlags;
 use parking_lot::Mutex;
 
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_working::overlay::kernel_view::Moment;
 
 /// Directories that are remembered at most: some 16 bytes each.
@@ -24,12 +25,12 @@ pub(super) struct KeptListings {
 struct Listed {
     /// Moment of the listings.
     moment: Moment,
-    directories: HashSet<u64>,
+    directories: HashSet<Ino>,
 }
 
 impl KeptListings {
     /// Returns the flags for a listing of `directory`, which begins at `moment`.
-    pub(super) fn open(&self, directory: u64, moment: Moment) -> FopenFlags {
+    pub(super) fn open(&self, directory: Ino, moment: Moment) -> FopenFlags {
         let mut listed = self.listed.lock();
         if listed.moment != moment || listed.directories.len() >= MOST {
             *listed = Listed { moment, directories: HashSet::new() };
@@ -52,7 +53,7 @@ mod tests {
         let kept = new | FopenFlags::FOPEN_KEEP_CACHE;
         let before = Moment::default();
         let after = Moment::after_moves(1);
-        assert_eq!([1, 1, 2].map(|directory| listings.open(directory, before)), [new, kept, new]);
-        assert_eq!([1, 2, 1].map(|directory| listings.open(directory, after)), [new, new, kept]);
+        assert_eq!([1, 1, 2].map(Ino).map(|directory| listings.open(directory, before)), [new, kept, new]);
+        assert_eq!([1, 2, 1].map(Ino).map(|directory| listings.open(directory, after)), [new, new, kept]);
     }
 }

@@ -13,6 +13,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use icechunkfs_tree::inodes::Ino;
+
 /// Listings with attributes until one without them tests whether they are still used.
 const CREDIT: u32 = 64;
 
@@ -29,17 +31,17 @@ pub struct ListingHint {
 impl ListingHint {
     /// Returns true if the listing of `directory` that begins now should include attributes of
     /// chunks.
-    pub fn begin(&self, directory: u64) -> bool {
+    pub fn begin(&self, directory: Ino) -> bool {
         let spent = self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| credit.checked_sub(1));
         if spent.is_err() {
-            self.bare.store(directory, Ordering::Relaxed);
+            self.bare.store(directory.0, Ordering::Relaxed);
         }
         spent.is_ok()
     }
 
     /// Records that a file in `directory` was looked up.
-    pub fn looked_up(&self, directory: u64) {
-        if self.bare.load(Ordering::Relaxed) == directory {
+    pub fn looked_up(&self, directory: Ino) {
+        if self.bare.load(Ordering::Relaxed) == directory.0 {
             self.credit.store(CREDIT, Ordering::Relaxed);
         }
     }
@@ -52,12 +54,12 @@ mod tests {
     #[test]
     fn attributes_are_included_after_a_lookup_until_they_are_unused() {
         let hint = ListingHint::default();
-        assert!(!hint.begin(1));
-        assert!(!hint.begin(2), "nobody looked");
-        hint.looked_up(7);
-        assert!(!hint.begin(3), "another directory was looked at");
-        hint.looked_up(3);
-        assert!((0..CREDIT).all(|n| hint.begin(u64::from(n))));
-        assert!(!hint.begin(4), "and now it is asked anew");
+        assert!(!hint.begin(Ino(1)));
+        assert!(!hint.begin(Ino(2)), "nobody looked");
+        hint.looked_up(Ino(7));
+        assert!(!hint.begin(Ino(3)), "another directory was looked at");
+        hint.looked_up(Ino(3));
+        assert!((0..CREDIT).all(|n| hint.begin(Ino(u64::from(n)))));
+        assert!(!hint.begin(Ino(4)), "and now it is asked anew");
     }
 }

@@ -32,6 +32,7 @@ use super::served_mount::ServedMount;
 use super::unmount::UnmountMode;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_repo::reader::Reader;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_views::attached::{AttachedTrees, BRIEF, Forget};
 use icechunkfs_views::control_directory::MountKind;
@@ -41,7 +42,6 @@ use icechunkfs_working::control::Control;
 use icechunkfs_working::follow::Follower;
 use icechunkfs_working::follow::shown::ViewState;
 use icechunkfs_working::operations::{Invalidator, Session, invalidate_all};
-use icechunkfs_working::overlay::Ino;
 use icechunkfs_working::overlay::invalidation::Invalidation;
 
 /// Threads that take requests from the kernel: one per core, within these bounds. One would let a
@@ -145,7 +145,7 @@ struct Notifications {
     notifier: fuser::Notifier,
     root: Arc<RootMap>,
     /// Numbers of `.icechunk` and of its file `HEAD`.
-    head: Option<(u64, u64)>,
+    head: Option<(Ino, Ino)>,
     /// Not kept alive: it may hold these notifications itself.
     attached: Weak<AttachedTrees>,
 }
@@ -156,24 +156,18 @@ fn notifications(mounted: &Mounted, root: Arc<RootMap>, attached: &Arc<AttachedT
     Notifications { notifier: mounted.session.notifier(), root, head, attached: Arc::downgrade(attached) }
 }
 
-impl Notifications {
-    fn outer(&self, number: Ino) -> INodeNo {
-        INodeNo(self.root.outer(number.0))
-    }
-}
-
 impl Invalidator for Notifications {
     fn head_moved(&self) {
         // A program that commits and then enters `.icechunk/view` sees what it has committed.
         let names = self.attached.upgrade().map(|attached| attached.outdate_names());
         for (directory, name) in names.into_iter().flatten() {
-            let _ = self.notifier.inval_entry(INodeNo(directory), OsStr::new(&name));
+            let _ = self.notifier.inval_entry(INodeNo(directory.0), OsStr::new(&name));
         }
         // The one change of a file by others that the kernel reports to inotify is its removal, as
         // if another file took its name: what git does with its own HEAD. It fails if nobody has
         // looked the file up, and then nobody waits either.
         let Some((directory, file)) = self.head else { return };
-        let _ = self.notifier.delete(INodeNo(directory), INodeNo(file), OsStr::new(ControlFile::Head.name()));
+        let _ = self.notifier.delete(INodeNo(directory.0), INodeNo(file.0), OsStr::new(ControlFile::Head.name()));
     }
 
     fn invalidate(&self, invalidation: &Invalidation) {
@@ -181,11 +175,11 @@ impl Invalidator for Notifications {
         // mount that is gone needs none.
         let _ = match invalidation {
             Invalidation::Entry(parent, name) => {
-                self.notifier.inval_entry(self.outer(*parent), OsStr::from_bytes(&name.0))
+                self.notifier.inval_entry(self.root.outer(*parent), OsStr::from_bytes(&name.0))
             }
-            Invalidation::Inode(number) => self.notifier.inval_inode(self.outer(*number), 0, 0),
+            Invalidation::Inode(number) => self.notifier.inval_inode(self.root.outer(*number), 0, 0),
             // A negative offset means no bytes.
-            Invalidation::Attributes(number) => self.notifier.inval_inode(self.outer(*number), -1, 0),
+            Invalidation::Attributes(number) => self.notifier.inval_inode(self.root.outer(*number), -1, 0),
         };
     }
 }
@@ -198,7 +192,7 @@ fn forget_listings(kernel: Notifications, runtime: Handle) -> Forget {
         let kernel = Arc::clone(&kernel);
         drop(runtime.spawn(async move {
             tokio::time::sleep(BRIEF).await;
-            let invalidation = Invalidation::Inode(Ino(number));
+            let invalidation = Invalidation::Inode(number);
             let _ = invalidate_all(kernel, vec![invalidation]).await;
         }));
     })

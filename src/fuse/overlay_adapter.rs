@@ -43,14 +43,15 @@ use super::root_map::RootMap;
 use super::xattr::Xattr;
 use icechunkfs_base::error::{Context, Error, Result};
 use icechunkfs_base::metrics::{Operation, Outcome};
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::directory::Extent;
 use icechunkfs_views::attached::{self, AttachedTrees};
 use icechunkfs_working::control::{self, Control};
+use icechunkfs_working::overlay::WorkingTree;
 use icechunkfs_working::overlay::copy::Outside;
 use icechunkfs_working::overlay::listing::Listed;
 use icechunkfs_working::overlay::namespace::{CreateAttrs, RenameMode};
 use icechunkfs_working::overlay::set_attributes::SetAttrs;
-use icechunkfs_working::overlay::{Ino, WorkingTree};
 use icechunkfs_working::scratch::record::Name;
 
 /// FUSE adapter of a writable mount.
@@ -336,7 +337,7 @@ impl Requests for WorkingAdapter {
         };
         let kind = kind_of(handle);
         if kind.backed {
-            self.faces.backings.release(number.0);
+            self.faces.backings.release(number);
         }
         self.serve(Call::on("close", face), reply, move |faces| async move {
             let released = faces.working.handles().release(number, kind).await;
@@ -405,7 +406,7 @@ impl Requests for WorkingAdapter {
     fn opendir(&self, face: Face, reply: ReplyOpen) {
         let handle = self.faces.next_listing.fetch_add(1, Ordering::Relaxed);
         let flags = match face {
-            Face::Tree(number) => self.faces.kept_listings.open(number.0, self.faces.working.upper().moment()),
+            Face::Tree(number) => self.faces.kept_listings.open(number, self.faces.working.upper().moment()),
             // These change without the kernel's doing.
             Face::Top | Face::Control(_) | Face::Attached(_) => FopenFlags::empty(),
         };

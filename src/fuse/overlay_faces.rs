@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use fuser::{BackingId, Errno, FileAttr, FileHandle, INodeNo};
+use fuser::{BackingId, Errno, FileAttr, FileHandle};
 use parking_lot::Mutex;
 
 use super::answer::{Reply, outcome_of};
@@ -25,15 +25,16 @@ use super::root_map::RootMap;
 use super::xattr::{self, Xattr};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::metrics::Outcome;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::directory::Extent;
 use icechunkfs_views::attached::{self, is_attached};
 use icechunkfs_views::control_directory::state::MountState;
 use icechunkfs_views::control_directory::{self, DIRECTORY, MountKind, NAME};
 use icechunkfs_working::control::{self, Control};
+use icechunkfs_working::overlay::WorkingTree;
 use icechunkfs_working::overlay::attributes::Attributes;
 use icechunkfs_working::overlay::file_origin::FileOrigin;
 use icechunkfs_working::overlay::listing::{Listed, Listing};
-use icechunkfs_working::overlay::{Ino, WorkingTree};
 use icechunkfs_working::scratch::record::Name;
 
 /// Writable mount, by what answers requests on its inodes.
@@ -59,8 +60,8 @@ pub(super) struct WorkingFaces {
 impl WorkingFaces {
     /// Returns attributes with the kernel's number.
     pub(super) fn attr(&self, of: &Attributes) -> FileAttr {
-        let attr = FileAttr { ino: INodeNo(self.root.outer(of.number.0)), ..attr(of) };
-        match control_directory::part_of(of.number.0) {
+        let attr = FileAttr { ino: self.root.outer(of.number), ..attr(of) };
+        match control_directory::part_of(of.number) {
             Some(part) => self.presentation.apply_control(part, attr),
             None => self.presentation.apply(attr),
         }
@@ -69,13 +70,13 @@ impl WorkingFaces {
     /// Returns attributes, and the time for which the kernel may cache them: control files change
     /// without the kernel's doing.
     pub(super) fn timed(&self, of: &Attributes) -> (Duration, FileAttr) {
-        let is_control = control_directory::is_control(of.number.0) || is_attached(of.number.0);
+        let is_control = control_directory::is_control(of.number) || is_attached(of.number);
         (if is_control { Duration::ZERO } else { FOREVER }, self.attr(of))
     }
 
     /// Returns the negative entry, number 0, which the kernel caches.
     pub(super) fn absent(&self) -> (Duration, FileAttr) {
-        self.timed(&control::attributes(0))
+        self.timed(&control::attributes(Ino(0)))
     }
 
     pub(super) fn errno(&self, operation: &str, error: &Error) -> Errno {
@@ -205,7 +206,7 @@ impl WorkingFaces {
         }
         let number = match xattr {
             // Of the mount, whatever the file is.
-            Xattr::Snapshot | Xattr::Ref => Some(Ino::ROOT.0),
+            Xattr::Snapshot | Xattr::Ref => Some(Ino::ROOT),
             Xattr::NodeId | Xattr::Chunk => self.working.contents().base_number(number),
         };
         self.attached.xattr(xattr, number.and_then(base).as_ref()).await

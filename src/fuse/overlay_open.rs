@@ -9,8 +9,8 @@ use super::handle_flags::handle_of;
 use super::overlay_faces::WorkingFaces;
 use super::reply::{ReplyCreate, ReplyOpen};
 use icechunkfs_base::error::{Context, Error, Result};
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_views::attached;
-use icechunkfs_working::overlay::Ino;
 use icechunkfs_working::overlay::handles::OpenOptions;
 use icechunkfs_working::overlay::namespace::CreateAttrs;
 use icechunkfs_working::overlay::opens::HandleKind;
@@ -63,9 +63,8 @@ impl WorkingFaces {
             reply.opened(handle_of(kind), self.plain(options, opened.in_scratch));
             return 0;
         };
-        let backing = self.backings.acquire(number.0).map(Ok);
-        let backing =
-            backing.unwrap_or_else(|| reply.open_backing(&*file).map(|id| self.backings.insert(number.0, id)));
+        let backing = self.backings.acquire(number).map(Ok);
+        let backing = backing.unwrap_or_else(|| reply.open_backing(&*file).map(|id| self.backings.insert(number, id)));
         match backing {
             // Passthrough writes are in the data file before `close`: no flush is needed.
             Ok(backing) => {
@@ -118,7 +117,7 @@ impl WorkingFaces {
                 })
             });
             if let Ok(backing) = backed {
-                let backing = self.backings.insert(created.number.0, backing);
+                let backing = self.backings.insert(created.number, backing);
                 let handle = handle_of(HandleKind { backed: true, ..kind });
                 let noflush = FopenFlags::FOPEN_NOFLUSH;
                 reply.created_passthrough(&FOREVER, &attributes, handle, noflush, &backing);

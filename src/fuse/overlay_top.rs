@@ -12,8 +12,8 @@ use super::overlay_faces::WorkingFaces;
 use super::root_map::TOP;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::file_name::is_dots;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::directory::Extent;
-use icechunkfs_working::overlay::Ino;
 use icechunkfs_working::overlay::attributes::Attributes;
 use icechunkfs_working::overlay::listing::Listed;
 use icechunkfs_working::scratch::record::{Meta, Name};
@@ -37,7 +37,7 @@ impl WorkingFaces {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
         let meta = Meta { mode: 0o755, uid, gid, atime: at, mtime: at, ctime: at };
-        Attributes { number: Ino(TOP), kind: libc::S_IFDIR, size: 0, blocks: 0, links: 1, rdev: 0, meta }
+        Attributes { number: TOP, kind: libc::S_IFDIR, size: 0, blocks: 0, links: 1, rdev: 0, meta }
     }
 
     /// Returns the attributes of the root of the tree.

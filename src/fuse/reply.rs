@@ -9,6 +9,7 @@ use fuser::{BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, Genera
 
 use super::ring::Slot;
 use super::wire::{Dirent, Encoder, append_entry};
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_working::overlay::generations::generation_of;
 
 macro_rules! replies {
@@ -319,7 +320,7 @@ impl ReplyDirectory {
         match self {
             ReplyDirectory::Device(reply) => reply.add(inode, offset, kind, name),
             ReplyDirectory::Ring(listing) => {
-                let entry = Dirent { inode: inode.0, offset, kind, name: name.as_ref() };
+                let entry = Dirent { inode, offset, kind, name: name.as_ref() };
                 listing.add(&Encoder::default(), entry)
             }
         }
@@ -334,7 +335,7 @@ impl ReplyDirectoryPlus {
             ReplyDirectoryPlus::Device(reply) => reply.add(attr.ino, offset, name, valid, attr, generation(attr)),
             ReplyDirectoryPlus::Ring(listing) => {
                 let before = Encoder::default().entry_out(valid, attr);
-                let entry = Dirent { inode: attr.ino.0, offset, kind: attr.kind, name: name.as_ref() };
+                let entry = Dirent { inode: attr.ino, offset, kind: attr.kind, name: name.as_ref() };
                 listing.add(&before, entry)
             }
         }
@@ -342,5 +343,5 @@ impl ReplyDirectoryPlus {
 }
 
 fn generation(of: &FileAttr) -> Generation {
-    Generation(generation_of(of.ino.0))
+    Generation(generation_of(Ino(of.ino.0)))
 }

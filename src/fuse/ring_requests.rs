@@ -181,7 +181,7 @@ mod tests {
     };
     use fuser::KernelConfig;
     use icechunkfs_ring::testing::{Given, given};
-    use icechunkfs_working::overlay::Ino;
+    use icechunkfs_tree::inodes::Ino;
     use parking_lot::Mutex;
     use proptest::prelude::*;
     use std::time::{Duration, UNIX_EPOCH};

@@ -16,21 +16,21 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use icechunkfs_tree::inodes;
-use icechunkfs_tree::tree::ROOT;
-use icechunkfs_working::overlay::Ino;
+use fuser::INodeNo;
+
+use icechunkfs_tree::inodes::{self, Ino};
 
 /// Number of the tree's root for the kernel if it is an entry of the mount's root.
-const ENTRY: u64 = inodes::ROOT_ENTRY.0;
+const ENTRY: INodeNo = INodeNo(inodes::ROOT_ENTRY.0);
 
 /// Number of a root that is not in the tree, on the tree's side.
-pub(super) const TOP: u64 = inodes::ABOVE_ROOT.0;
+pub(super) const TOP: Ino = inodes::ABOVE_ROOT;
 
 /// Map between the numbers of the kernel and those of the tree.
 #[derive(Debug)]
 pub struct RootMap {
     /// Number of the shown directory in the tree.
-    root: u64,
+    root: Ino,
     entry: Option<Entry>,
 }
 
@@ -45,14 +45,14 @@ pub(super) struct Entry {
 
 impl Default for RootMap {
     fn default() -> Self {
-        RootMap::new(ROOT, None)
+        RootMap::new(Ino::ROOT, None)
     }
 }
 
 impl RootMap {
     /// Creates the map of a mount that shows directory `root` of the tree, as entry `name` if there
     /// is one.
-    pub fn new(root: u64, name: Option<&str>) -> Self {
+    pub fn new(root: Ino, name: Option<&str>) -> Self {
         let entry =
             |name: &str| Entry { name: name.to_owned(), time: SystemTime::now(), is_removed: AtomicBool::new(false) };
         RootMap { root, entry: name.map(entry) }
@@ -60,28 +60,28 @@ impl RootMap {
 
     /// Returns the inode of the tree that the kernel calls `number`; none for the directory with
     /// the one entry.
-    pub(super) fn inner(&self, number: u64) -> Option<Ino> {
+    pub(super) fn inner(&self, number: INodeNo) -> Option<Ino> {
         match (number, &self.entry) {
-            (ROOT, Some(_)) => None,
-            (ENTRY, Some(_)) | (ROOT, None) => Some(Ino(self.root)),
-            (number, _) => Some(Ino(number)),
+            (INodeNo::ROOT, Some(_)) => None,
+            (ENTRY, Some(_)) | (INodeNo::ROOT, None) => Some(self.root),
+            (INodeNo(number), _) => Some(Ino(number)),
         }
     }
 
     /// Returns the kernel's number of inode `number` of the tree.
-    pub(super) fn outer(&self, number: u64) -> u64 {
+    pub(super) fn outer(&self, number: Ino) -> INodeNo {
         match (&self.entry, number == self.root) {
-            (None, true) => ROOT,
+            (None, true) => INodeNo::ROOT,
             (Some(_), true) => ENTRY,
             // The directory above the shown one, which only listings name.
-            (_, false) if number == ROOT || number == TOP => ROOT,
-            (_, false) => number,
+            (_, false) if number == Ino::ROOT || number == TOP => INodeNo::ROOT,
+            (_, false) => INodeNo(number.0),
         }
     }
 
     /// Returns the number of the shown directory in the tree.
     pub(super) fn inner_root(&self) -> Ino {
-        Ino(self.root)
+        self.root
     }
 
     /// Returns the entry of the mount's root; none if the root is that of the tree.
@@ -107,11 +107,12 @@ mod tests {
     #[test]
     fn every_number_comes_back() {
         for (root, name) in [(1, None), (7, None), (1, Some("x")), (7, Some("x"))] {
+            let root = Ino(root);
             let map = RootMap::new(root, name);
-            for number in [2, 5, 1 << 61, (1 << 62) + 3, root] {
-                assert_eq!(map.inner(map.outer(number)), Some(Ino(number)), "{root} {name:?}");
+            for number in [Ino(2), Ino(5), Ino(1 << 61), Ino((1 << 62) + 3), root] {
+                assert_eq!(map.inner(map.outer(number)), Some(number), "{root} {name:?}");
             }
-            assert_eq!(map.inner(ROOT), name.is_none().then_some(Ino(root)));
+            assert_eq!(map.inner(INodeNo::ROOT), name.is_none().then_some(root));
         }
     }
 }

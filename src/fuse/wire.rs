@@ -5,9 +5,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{FileAttr, FileType, FopenFlags};
+use fuser::{FileAttr, FileType, FopenFlags, INodeNo};
 
 pub(super) use icechunkfs_base::native_numbers::{u32_at, u64_at};
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_working::overlay::generations::generation_of;
 
 /// Operations (`fuse_opcode`).
@@ -110,7 +111,13 @@ impl Encoder {
     pub(super) fn entry_out(self, valid: &Duration, of: &FileAttr) -> Self {
         let seconds = valid.as_secs();
         let nanos = valid.subsec_nanos();
-        self.u64(of.ino.0).u64(generation_of(of.ino.0)).u64(seconds).u64(seconds).u32(nanos).u32(nanos).attributes(of)
+        self.u64(of.ino.0)
+            .u64(generation_of(Ino(of.ino.0)))
+            .u64(seconds)
+            .u64(seconds)
+            .u32(nanos)
+            .u32(nanos)
+            .attributes(of)
     }
 
     /// Appends `fuse_open_out`.
@@ -125,7 +132,7 @@ impl Encoder {
 
 /// Entry of a listing.
 pub(super) struct Dirent<'a> {
-    pub(super) inode: u64,
+    pub(super) inode: INodeNo,
     /// Offset from which the listing continues after it.
     pub(super) offset: u64,
     pub(super) kind: FileType,
@@ -144,7 +151,7 @@ pub(super) fn append_entry(
     let Dirent { inode, offset, kind, name } = entry;
     let name = name.as_bytes();
     let head =
-        Encoder::default().u64(inode).u64(offset).u32(u32::try_from(name.len()).ok()?).u32(type_bits(kind) >> 12);
+        Encoder::default().u64(inode.0).u64(offset).u32(u32::try_from(name.len()).ok()?).u32(type_bits(kind) >> 12);
     let mut at = used;
     let end = used.checked_add(before.bytes().len() + (head.bytes().len() + name.len()).next_multiple_of(8))?;
     let padding = [0_u8; 8];
@@ -188,7 +195,6 @@ fn type_bits(kind: FileType) -> u32 {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use fuser::INodeNo;
 
     fn file() -> FileAttr {
         let at = UNIX_EPOCH + Duration::new(3, 5);
@@ -237,7 +243,7 @@ mod tests {
         let name = OsStr::new("123456789");
         let before = Encoder::default();
         let add = |payload: &mut [u8], used, room| {
-            let entry = Dirent { inode: 1, offset: 2, kind: FileType::Directory, name };
+            let entry = Dirent { inode: INodeNo::ROOT, offset: 2, kind: FileType::Directory, name };
             append_entry(payload, used, room, &before, entry)
         };
         // 24 bytes and the name, up to a multiple of 8.

@@ -12,6 +12,7 @@
 
 use icechunkfs_base::error::Result;
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::Tree;
 
 /// Beginning of all names.
@@ -54,7 +55,7 @@ impl Xattr {
 
 /// Returns the value of `xattr` for file `inode` of `tree`, which is mounted as `reference`; none
 /// if the file has none.
-pub(super) async fn value(xattr: Xattr, tree: &Tree, inode: u64, reference: &str) -> Result<Option<String>> {
+pub(super) async fn value(xattr: Xattr, tree: &Tree, inode: Ino, reference: &str) -> Result<Option<String>> {
     Ok(match xattr {
         Xattr::Snapshot => Some(tree.snapshot().id().to_string()),
         Xattr::Ref => Some(reference.to_owned()),

@@ -26,8 +26,8 @@ use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::identity::Identity;
 use icechunkfs_repo::repo::properties::Properties;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::mount_facts::{Access, MountFacts};
-use icechunkfs_tree::tree::ROOT;
 use icechunkfs_tree::tree::nodes::{TreePlace, ZARR_JSON};
 use icechunkfs_tree::tree::numbering::Numbering;
 use icechunkfs_views::attached::{AttachedTrees, Shown};
@@ -36,7 +36,6 @@ use icechunkfs_views::views::options::ViewOptions;
 use icechunkfs_working::control::Control;
 use icechunkfs_working::follow::Follower;
 use icechunkfs_working::operations::{self, RecoveryOptions, Session, UploadMode};
-use icechunkfs_working::overlay::Ino;
 use icechunkfs_working::scratch::directory::default_path;
 use icechunkfs_working::scratch::record::Name;
 use icechunkfs_working::scratch::relocate;
@@ -127,7 +126,7 @@ pub async fn prepare(
         Served::Branch(session, _) => shown_root(session, &options.root)
             .await
             .ok_or_else(|| open::no_root(repository, &options.spec, &options.root))?,
-        Served::Snapshot(_) | Served::Followed(_) => ROOT,
+        Served::Snapshot(_) | Served::Followed(_) => Ino::ROOT,
     };
     let root = Arc::new(RootMap::new(root, options.subdir.as_deref()));
     let options = Options {
@@ -165,7 +164,7 @@ fn name_of<'a>(repository: &'a Repository, root: &'a str) -> &'a str {
 
 /// Returns the number of directory `path` of a working tree; none if there is no such directory, or
 /// no group or array in it: one with a document, or with nodes of the snapshot below.
-async fn shown_root(session: &Session, path: &str) -> Option<u64> {
+async fn shown_root(session: &Session, path: &str) -> Option<Ino> {
     let mut number = Ino::ROOT;
     for part in path.split('/').filter(|part| !part.is_empty()) {
         // The lookup counts as one of the kernel's, and is never taken back: the root of a mount is
@@ -177,10 +176,10 @@ async fn shown_root(session: &Session, path: &str) -> Option<u64> {
         number = found.number;
     }
     if matches!(session.working().upper().base().tree.place_of(path), Some(TreePlace::Directory(_))) {
-        return Some(number.0);
+        return Some(number);
     }
     let document = session.working().namespace().lookup(number, &Name::new(ZARR_JSON.as_bytes())).await.ok().flatten();
-    document.is_some_and(|found| found.kind == libc::S_IFREG).then_some(number.0)
+    document.is_some_and(|found| found.kind == libc::S_IFREG).then_some(number)
 }
 
 /// Prepares the trees below `.icechunk` of a mount that shows `served`.

@@ -36,7 +36,7 @@ use icechunkfs::storage::{
 };
 use icechunkfs::transfer::export;
 use icechunkfs::tree::directory::{Entry, Extent};
-use icechunkfs::tree::{Kind, ROOT, Tree};
+use icechunkfs::tree::{Kind, Tree};
 use icechunkfs::views::native::NativeView;
 use icechunkfs::zarr::shard::{Index, ShardLayout};
 
@@ -215,7 +215,7 @@ fn permissions() -> Permissions {
 }
 
 async fn walk(tree: &Arc<Tree>) {
-    let mut open = vec![ROOT];
+    let mut open = vec![icechunkfs::Ino::ROOT];
     // A hostile grid can have too many entries to list.
     let mut left = 5000;
     while let Some(inode) = open.pop() {

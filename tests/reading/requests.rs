@@ -301,7 +301,7 @@ async fn a_walk_loads_small_manifests_ahead() {
     let tree = open::tree(&repository, &RefSpec::default(), open::MemoryLimits::default()).await.unwrap();
     storage.take();
     // As `find` does it: each directory, and then those in it.
-    let mut open = vec![icechunkfs::tree::ROOT];
+    let mut open = vec![icechunkfs::Ino::ROOT];
     let mut chunks = 0;
     while let Some(directory) = open.pop() {
         let mut below = Vec::new();

@@ -20,8 +20,7 @@
 //! | 43 to 62 | number of the tree; 0 for the directories above the trees |
 //! | 0 to 42 | file in the tree: below 2^42 of [`TREE`], above it of [`VIEW`], the last 16 [`SPECIAL`] |
 
-use crate::tree::Tree;
-use crate::tree::nodes::{NodeIndex, TreePlace};
+use crate::tree::nodes::NodeIndex;
 
 /// Inode number by which the kernel knows a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,11 +114,6 @@ const fn are_in_order(mut ranges: &[InoRange]) -> bool {
 impl Ino {
     /// Number of the root directory, as FUSE requires it.
     pub const ROOT: Ino = Ino(TREE.first);
-
-    /// Returns the number of `place` in `tree`.
-    pub fn of_place(tree: &Tree, place: &TreePlace) -> Self {
-        Ino(tree.table().inode(place))
-    }
 
     /// Returns true if a snapshot gave the number, and not a working tree.
     pub const fn is_of_base(self) -> bool {

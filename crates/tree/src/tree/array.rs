@@ -7,6 +7,7 @@ use tracing::warn;
 use super::nodes::MAX_NAME;
 use super::positions::Positions;
 use super::reshard::ChunkForm;
+use crate::inodes::Ino;
 use icechunkfs_base::error::{Context, Result};
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::{ArrayData, ManifestRef};
@@ -34,7 +35,7 @@ pub struct Array {
     /// Grid of these numbers: the array's own, or one that it fits into.
     pub(super) numbered_grid: Arc<[u32]>,
     /// Inode number of the first of them.
-    pub first_number: u64,
+    pub first_number: Ino,
     /// Bytes of a whole chunk before compression, where the data type defines them.
     pub nominal_chunk_bytes: Option<u64>,
     /// Structure of its chunks, if they are shards.
@@ -62,7 +63,7 @@ impl Array {
             manifests: data.manifests().into(),
             positions: Arc::new(Positions::new(&[], 1)),
             numbered_grid: Arc::default(),
-            first_number: 0,
+            first_number: Ino(0),
             nominal_chunk_bytes: None,
             sharding: None,
             has_long_names: false,
@@ -108,7 +109,7 @@ impl Array {
             manifests: data.manifests().into(),
             positions: Arc::clone(&before.positions),
             numbered_grid: Arc::default(),
-            first_number: 0,
+            first_number: Ino(0),
             nominal_chunk_bytes: before.nominal_chunk_bytes,
             sharding: before.sharding.clone(),
             has_long_names: before.has_long_names,

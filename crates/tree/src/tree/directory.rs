@@ -15,6 +15,7 @@
 use super::chunks::known;
 use super::nodes::{MAX_NAME, NodeIndex, NodeTable, TreePlace, ZARR_JSON};
 use super::{Attributes, Kind, Tree, not_a_directory};
+use crate::inodes::Ino;
 use icechunkfs_base::error::{Context, Result};
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_format::zarr::chunk_key::Separator;
@@ -51,7 +52,7 @@ impl<'a> Entry<'a> {
     }
 
     /// Creates the entry of a file whose size may be unknown.
-    pub fn file(name: &'a str, inode: u64, size: Option<u64>, offset: u64) -> Self {
+    pub fn file(name: &'a str, inode: Ino, size: Option<u64>, offset: u64) -> Self {
         let attributes = Attributes { inode, kind: Kind::File, size: size.unwrap_or_default() };
         Entry { is_sized: size.is_some(), ..Entry::new(name, attributes, offset) }
     }
@@ -183,11 +184,11 @@ impl ChunkList {
 
 impl Tree {
     /// Feeds the entries of directory `inode` that come after `offset` (0 for all) to `sink`.
-    pub async fn list(&self, inode: u64, offset: u64, extent: Extent, sink: &mut impl Sink) -> Result<()> {
+    pub async fn list(&self, inode: Ino, offset: u64, extent: Extent, sink: &mut impl Sink) -> Result<()> {
         self.list_place(inode, offset, extent, sink).await.context(|| self.describe(inode))
     }
 
-    async fn list_place(&self, inode: u64, offset: u64, extent: Extent, sink: &mut impl Sink) -> Result<()> {
+    async fn list_place(&self, inode: Ino, offset: u64, extent: Extent, sink: &mut impl Sink) -> Result<()> {
         let (parent, node, lists) = match self.place(inode)? {
             TreePlace::Directory(node) => {
                 let parent = self.table.get(node).map_or(node, |entry| entry.parent);

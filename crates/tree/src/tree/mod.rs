@@ -44,9 +44,6 @@ use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_repo::compare::chunks::ChunkList;
 use icechunkfs_repo::reader::{ChunkRange, Data, NativeChunk, Reader};
 
-/// Inode number of the root directory, as FUSE requires it.
-pub const ROOT: u64 = Ino::ROOT.0;
-
 /// Kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -60,7 +57,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Inode number.
-    pub inode: u64,
+    pub inode: Ino,
     /// File or directory.
     pub kind: Kind,
     /// Bytes of a file; 0 for a directory.
@@ -91,7 +88,7 @@ pub struct Tree {
 }
 
 impl Attributes {
-    fn directory(inode: u64) -> Self {
+    fn directory(inode: Ino) -> Self {
         Attributes { inode, kind: Kind::Directory, size: 0 }
     }
 }
@@ -171,11 +168,11 @@ impl Tree {
     }
 
     /// Returns the entry `name` of directory `parent`; none if it does not exist.
-    pub async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
+    pub async fn lookup(&self, parent: Ino, name: &str) -> Result<Option<Attributes>> {
         self.lookup_in(parent, name).await.context(|| format!("{}: `{name}`", self.describe(parent)))
     }
 
-    async fn lookup_in(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
+    async fn lookup_in(&self, parent: Ino, name: &str) -> Result<Option<Attributes>> {
         let place = self.place(parent)?;
         if !self.is_directory_place(&place) {
             return Err(not_a_directory(parent));
@@ -209,7 +206,7 @@ impl Tree {
     }
 
     /// Returns the attributes of `inode`.
-    pub async fn attributes(&self, inode: u64) -> Result<Attributes> {
+    pub async fn attributes(&self, inode: Ino) -> Result<Attributes> {
         let place = self.place(inode)?;
         if self.is_directory_place(&place) {
             return Ok(Attributes::directory(inode));
@@ -219,7 +216,7 @@ impl Tree {
     }
 
     /// Returns the origin of the bytes of file `inode`.
-    pub async fn source(&self, inode: u64) -> Result<Source> {
+    pub async fn source(&self, inode: Ino) -> Result<Source> {
         match self.place(inode)? {
             TreePlace::Metadata(node) => Ok(Source::Metadata(node)),
             TreePlace::Chunk(node, coords) if !self.table.is_chunk_directory(node, &coords) => {
@@ -256,7 +253,7 @@ impl Tree {
 
     /// Reads up to `size` bytes of file `inode` from `offset` on: fewer only at the end of the
     /// file.
-    pub async fn read(self: &Arc<Self>, inode: u64, offset: u64, size: u32) -> Result<Data> {
+    pub async fn read(self: &Arc<Self>, inode: Ino, offset: u64, size: u32) -> Result<Data> {
         let source = self.source(inode).await?;
         self.record_access(inode, &source);
         if let Source::Chunk(FoundChunk { content: Content::Packed(index), length }, node) = &source {
@@ -267,7 +264,7 @@ impl Tree {
     }
 
     /// Records an access to file `inode`, whose bytes come from `source`, and may start a prefetch.
-    pub fn record_access(self: &Arc<Self>, inode: u64, source: &Source) {
+    pub fn record_access(self: &Arc<Self>, inode: Ino, source: &Source) {
         let (Some(prefetcher), Source::Chunk(found, node)) = (&self.prefetcher, source) else { return };
         if matches!(found.content, Content::Packed(_)) {
             // Its parts are prefetched as they are read.
@@ -382,14 +379,14 @@ impl Tree {
     }
 
     /// Returns the id of the node that `inode` belongs to; none for a directory without a node.
-    pub fn node_id(&self, inode: u64) -> Option<NodeId> {
+    pub fn node_id(&self, inode: Ino) -> Option<NodeId> {
         let stored = self.table.get(self.table.place(inode)?.node())?.stored?;
         Some(self.snapshot.node(stored as usize)?.id)
     }
 
     /// Returns the payload of chunk `inode`; none for other files, and for a chunk that is made of
     /// several.
-    pub async fn stored(&self, inode: u64) -> Result<Option<ChunkPayload>> {
+    pub async fn stored(&self, inode: Ino) -> Result<Option<ChunkPayload>> {
         match self.source(inode).await? {
             Source::Chunk(FoundChunk { content: Content::Packed(_), .. }, _) => Ok(None),
             Source::Chunk(found, node) => Ok(Some(self.payload(&found, node)?.into())),
@@ -399,7 +396,7 @@ impl Tree {
 
     /// Returns the payload of file `inode`, which for a document has its bytes; none for a chunk
     /// that is made of several, and for a document that is not there.
-    pub async fn payload_of(&self, inode: u64) -> Result<Option<ChunkPayload>> {
+    pub async fn payload_of(&self, inode: Ino) -> Result<Option<ChunkPayload>> {
         match self.table.place(inode) {
             Some(TreePlace::Metadata(node)) => {
                 Ok(self.zarr_json(node).map(|bytes| ChunkPayload::Inline(bytes::Bytes::copy_from_slice(bytes))))
@@ -431,7 +428,7 @@ impl Tree {
 
     /// Resolves a path relative to the root; components are separated by `/`.
     pub async fn resolve(&self, path: &str) -> Result<Attributes> {
-        let mut at = Attributes::directory(ROOT);
+        let mut at = Attributes::directory(Ino::ROOT);
         for name in path.split('/').filter(|name| !name.is_empty()) {
             if at.kind == Kind::File {
                 return Err(Error::new(ErrorKind::NotADirectory, format!("{path}: a component is not a directory")));
@@ -442,7 +439,7 @@ impl Tree {
         Ok(at)
     }
 
-    fn place(&self, inode: u64) -> Result<TreePlace> {
+    fn place(&self, inode: Ino) -> Result<TreePlace> {
         self.table.place(inode).ok_or_else(|| no_such(inode))
     }
 
@@ -455,9 +452,9 @@ impl Tree {
     }
 
     /// Returns the path of an inode, for messages.
-    pub fn describe(&self, inode: u64) -> String {
+    pub fn describe(&self, inode: Ino) -> String {
         match self.table.place(inode) {
-            None => format!("inode {inode}"),
+            None => inode.to_string(),
             Some(place) => self.path_of(&place),
         }
     }
@@ -469,10 +466,10 @@ pub fn clamp(offset: u64, size: u32, length: u64) -> Range<u64> {
     start..offset.saturating_add(u64::from(size)).min(length).max(start)
 }
 
-fn no_such(inode: u64) -> Error {
-    Error::new(ErrorKind::NotFound, format!("no inode {inode} in this snapshot"))
+fn no_such(inode: Ino) -> Error {
+    Error::new(ErrorKind::NotFound, format!("no {inode} in this snapshot"))
 }
 
-fn not_a_directory(inode: u64) -> Error {
-    Error::new(ErrorKind::NotADirectory, format!("inode {inode} is not a directory"))
+fn not_a_directory(inode: Ino) -> Error {
+    Error::new(ErrorKind::NotADirectory, format!("{inode} is not a directory"))
 }

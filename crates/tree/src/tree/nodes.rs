@@ -25,6 +25,7 @@ use super::numbering::{ChunkNumbers, Numbering, NumberingState, Renumbered, Run}
 use super::paths::{below, check_path, compare_paths};
 use super::positions::Positions;
 use super::reshard::Resharder;
+use crate::inodes::Ino;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
@@ -55,7 +56,7 @@ pub struct Node {
     /// Position in the table's arrays; none for a group or an implicit directory.
     pub(super) array: Option<u32>,
     /// First of its inode numbers.
-    pub base: u64,
+    pub base: Ino,
 }
 
 /// Memory of a directory without a node, in bytes: in the table, and in the numbering.
@@ -231,7 +232,7 @@ impl NodeTable {
         let length = u16::try_from(name.len()).map_err(too_many)?;
         self.names.push_str(name);
         let name = (start, length);
-        self.nodes.push(Node { parent, children: (0, 0), name, stored: None, array: None, base: 0 });
+        self.nodes.push(Node { parent, children: (0, 0), name, stored: None, array: None, base: Ino(0) });
         Ok(index)
     }
 
@@ -304,10 +305,10 @@ impl NodeTable {
         for index in 0..self.nodes.len() as NodeIndex {
             let stored = self.get(index).and_then(|node| node.stored).and_then(|at| snapshot.node(at as usize));
             let base = match &stored {
-                _ if index == 0 => super::ROOT,
+                _ if index == 0 => Ino::ROOT,
                 Some(node) => numbering.node(node.id),
                 None => {
-                    let above = self.get(index).and_then(|node| self.get(node.parent)).map_or(0, |node| node.base);
+                    let above = self.get(index).and_then(|node| self.get(node.parent)).map_or(Ino(0), |node| node.base);
                     numbering.implicit(above, self.name(index))
                 }
             };
@@ -524,32 +525,33 @@ impl NodeTable {
     }
 
     /// Returns the inode number of a place.
-    pub fn inode(&self, place: &TreePlace) -> u64 {
-        let base = |index| self.get(index).map_or(0, |node| node.base);
-        self.renumbered.number(match place {
+    pub fn inode(&self, place: &TreePlace) -> Ino {
+        let base = |index| self.get(index).map_or(0, |node| node.base.0);
+        let natural = match place {
             TreePlace::Directory(index) => base(*index),
             TreePlace::Metadata(index) => base(*index) + 1,
             TreePlace::Chunk(index, coords) => {
-                let number = |array: &Array| array.first_number + array.position(coords);
+                let number = |array: &Array| array.first_number.0 + array.position(coords);
                 self.array(*index).map_or(0, number)
             }
-        })
+        };
+        self.renumbered.number(Ino(natural))
     }
 
     /// Returns the place of an inode number, even if there is no chunk.
-    pub fn place(&self, inode: u64) -> Option<TreePlace> {
+    pub fn place(&self, inode: Ino) -> Option<TreePlace> {
         let inode = self.renumbered.natural(inode)?;
         let at = self.runs.partition_point(|run| run.start <= inode).checked_sub(1)?;
         let Run { start, node: index, chunks } = *self.runs.get(at)?;
         if let Some(chunks) = chunks {
             let array = self.array(index)?;
             let numbers = self.chunk_numbers.get(chunks as usize)?;
-            let coords = numbers.positions.coords(&numbers.grid, inode - start)?;
+            let coords = numbers.positions.coords(&numbers.grid, inode.0 - start.0)?;
             // A number of an older grid may have no place in this one.
             let fits = numbers.grid.len() == array.grid.len() && is_prefix_in_grid(&coords, &array.grid);
             return fits.then_some(TreePlace::Chunk(index, coords));
         }
-        match inode - start {
+        match inode.0 - start.0 {
             0 => Some(TreePlace::Directory(index)),
             1 => self.is_stored(index).then_some(TreePlace::Metadata(index)),
             _ => None,

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::nodes::NodeIndex;
 use super::positions::Positions;
-use crate::inodes::{CHUNKS_END, OF_NODE};
+use crate::inodes::{CHUNKS_END, Ino, OF_NODE};
 use icechunkfs_format::format::ids::NodeId;
 
 /// Factors by which a growing array has more numbers than chunks, per dimension.
@@ -25,10 +25,10 @@ pub struct Numbering {
     /// True if arrays get numbers for more chunks than they have, so that those that grow keep
     /// theirs.
     has_headroom: bool,
-    next: u64,
-    nodes: HashMap<NodeId, u64>,
+    next: Ino,
+    nodes: HashMap<NodeId, Ino>,
     /// Numbers of directories without a node, by the number of the directory above and the name.
-    implicit: HashMap<(u64, Box<str>), u64>,
+    implicit: HashMap<(Ino, Box<str>), Ino>,
     /// Numbers by array, the newest last.
     chunks: HashMap<NodeId, Vec<ChunkNumbers>>,
     state: NumberingState,
@@ -52,7 +52,7 @@ pub struct ChunkNumbers {
     /// Chunks per dimension that have numbers: as many as existed when they were assigned, or more.
     pub grid: Arc<[u32]>,
     /// First number.
-    pub start: u64,
+    pub start: Ino,
     /// Numbering of places, counted from `start`.
     pub positions: Arc<Positions>,
 }
@@ -61,26 +61,26 @@ pub struct ChunkNumbers {
 #[derive(Clone, Debug, Default)]
 pub struct Renumbered {
     /// Number now, by the number of the place.
-    now: HashMap<u64, u64>,
+    now: HashMap<Ino, Ino>,
     /// Number of the place, by the number now.
-    natural: HashMap<u64, u64>,
+    natural: HashMap<Ino, Ino>,
 }
 
 impl Renumbered {
     /// Renumbers the file `old` to `new`; nothing has the number `old` any more.
-    pub fn set(&mut self, old: u64, new: u64) {
+    pub fn set(&mut self, old: Ino, new: Ino) {
         let natural = self.natural.remove(&old).unwrap_or(old);
         self.now.insert(natural, new);
         self.natural.insert(new, natural);
     }
 
     /// Returns the number now of the place with number `natural`.
-    pub fn number(&self, natural: u64) -> u64 {
+    pub fn number(&self, natural: Ino) -> Ino {
         self.now.get(&natural).copied().unwrap_or(natural)
     }
 
     /// Returns the number of the place that has `number` now; none if no place has it.
-    pub fn natural(&self, number: u64) -> Option<u64> {
+    pub fn natural(&self, number: Ino) -> Option<Ino> {
         match self.natural.get(&number) {
             Some(natural) => Some(*natural),
             None => (!self.now.contains_key(&number)).then_some(number),
@@ -92,7 +92,7 @@ impl Renumbered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run {
     /// First number.
-    pub start: u64,
+    pub start: Ino,
     /// Node that has the numbers.
     pub node: NodeIndex,
     /// Position in the table's numbers of chunks; none for the numbers of the node itself.
@@ -102,7 +102,7 @@ pub struct Run {
 impl Default for Numbering {
     fn default() -> Self {
         // The root has 1 and 2.
-        let next = super::ROOT + OF_NODE;
+        let next = Ino(Ino::ROOT.0 + OF_NODE);
         let nodes = HashMap::new();
         let implicit = HashMap::new();
         let chunks = HashMap::new();
@@ -132,7 +132,7 @@ impl Numbering {
 
     /// Returns the number of a stored node's directory; the next one is its document's. The root's
     /// are fixed.
-    pub fn node(&mut self, id: NodeId) -> u64 {
+    pub fn node(&mut self, id: NodeId) -> Ino {
         let next = &mut self.next;
         let state = &mut self.state;
         *self.nodes.entry(id).or_insert_with(|| {
@@ -143,7 +143,7 @@ impl Numbering {
 
     /// Returns the number of the directory `name` without a node, in the directory with number
     /// `above`.
-    pub fn implicit(&mut self, above: u64, name: &str) -> u64 {
+    pub fn implicit(&mut self, above: Ino, name: &str) -> Ino {
         let next = &mut self.next;
         let state = &mut self.state;
         *self.implicit.entry((above, name.into())).or_insert_with(|| {
@@ -173,7 +173,7 @@ impl Numbering {
                 self.state = NumberingState::next();
             }
             None => {
-                let room = CHUNKS_END.saturating_sub(self.next);
+                let room = CHUNKS_END.saturating_sub(self.next.0);
                 let (grid, positions) = if has_headroom { larger(id, grid, room) } else { exact(id, grid, room) };
                 let start = take(&mut self.next, positions.count());
                 known.push(ChunkNumbers { grid, start, positions: Arc::new(positions) });
@@ -198,9 +198,9 @@ fn larger(id: NodeId, grid: &[u32], room: u64) -> (Arc<[u32]>, Positions) {
         .unwrap_or_else(|| exact(id, grid, room))
 }
 
-fn take(next: &mut u64, count: u64) -> u64 {
+fn take(next: &mut Ino, count: u64) -> Ino {
     let first = *next;
-    *next = next.saturating_add(count);
+    *next = Ino(first.0.saturating_add(count));
     first
 }
 
@@ -215,14 +215,14 @@ mod tests {
         let first = numbering.node(node_id(1));
         let chunks = numbering.chunks(node_id(1), &[2, 2]).remove(0);
         let second = numbering.node(node_id(2));
-        assert_eq!((first, chunks.start, second), (3, 5, 5 + 7));
+        assert_eq!([first, chunks.start, second], [3, 5, 5 + 7].map(Ino));
         let grown = numbering.chunks(node_id(1), &[3, 2]).remove(0);
-        assert_eq!((numbering.node(node_id(1)), grown.start), (3, second + 2));
-        let all: Vec<u64> = numbering.chunks(node_id(1), &[2, 2]).into_iter().map(|numbers| numbers.start).collect();
+        assert_eq!([numbering.node(node_id(1)), grown.start], [Ino(3), Ino(second.0 + 2)]);
+        let all: Vec<Ino> = numbering.chunks(node_id(1), &[2, 2]).into_iter().map(|numbers| numbers.start).collect();
         assert_eq!(all, [chunks.start, grown.start], "back to the first grid");
-        let implicit = numbering.implicit(1, "a");
-        assert_eq!(numbering.implicit(1, "a"), implicit);
-        assert_ne!(numbering.implicit(3, "a"), implicit);
+        let implicit = numbering.implicit(Ino(1), "a");
+        assert_eq!(numbering.implicit(Ino(1), "a"), implicit);
+        assert_ne!(numbering.implicit(Ino(3), "a"), implicit);
     }
 
     #[test]
@@ -234,7 +234,7 @@ mod tests {
         let outgrown = numbering.chunks(node_id(1), &[33, 3]).remove(0);
         assert_ne!(outgrown.start, first.start);
         numbering.forget_old_grids();
-        let all: Vec<u64> = numbering.chunks(node_id(1), &[2, 3]).into_iter().map(|numbers| numbers.start).collect();
+        let all: Vec<Ino> = numbering.chunks(node_id(1), &[2, 3]).into_iter().map(|numbers| numbers.start).collect();
         assert_eq!(all, [outgrown.start]);
         let huge = numbering.chunks(node_id(2), &[u32::MAX, 40_000]).remove(0);
         assert_eq!((*huge.grid).to_vec(), [u32::MAX, 40_000], "there is no room for more");

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::directory::{Entry, Extent};
 use super::nodes::NodeTable;
-use super::{Attributes, Kind, ROOT, Tree};
+use super::{Attributes, Kind, Tree};
+use crate::inodes::Ino;
 use icechunkfs_base::error::ErrorKind;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::format::testing::{self, TestNode, TestPayload, TestRefs, group, id, node_id};
@@ -35,11 +36,11 @@ pub(super) fn array<'a>(n: u8, path: &'a str, zarr_json: &'a str, manifests: &[u
 }
 
 /// Returns the names in a directory, in the listing's order, from several pages of `page` entries.
-pub(super) async fn names(tree: &Arc<Tree>, inode: u64, page: usize) -> Vec<String> {
+pub(super) async fn names(tree: &Arc<Tree>, inode: Ino, page: usize) -> Vec<String> {
     entries(tree, inode, page).await.into_iter().map(|(name, _)| name).collect()
 }
 
-pub(super) async fn entries(tree: &Arc<Tree>, inode: u64, page: usize) -> Vec<(String, Attributes)> {
+pub(super) async fn entries(tree: &Arc<Tree>, inode: Ino, page: usize) -> Vec<(String, Attributes)> {
     let mut out = Vec::new();
     let mut offset = 0;
     loop {
@@ -64,7 +65,7 @@ pub(super) async fn entries(tree: &Arc<Tree>, inode: u64, page: usize) -> Vec<(S
 /// Returns all files below the root, with the bytes or the kind of error that reading gives.
 pub(super) async fn files(tree: &Arc<Tree>) -> BTreeMap<String, Result<Vec<u8>, ErrorKind>> {
     let mut out = BTreeMap::new();
-    let mut open = vec![(String::new(), ROOT)];
+    let mut open = vec![(String::new(), Ino::ROOT)];
     while let Some((path, inode)) = open.pop() {
         for (name, listed) in entries(tree, inode, 3).await {
             if name == "." || name == ".." {
@@ -176,8 +177,8 @@ async fn a_node_with_the_id_of_another_is_left_out() {
     let tree = tree(&nodes, []).await;
     let shown = files(&tree).await;
     assert_eq!(shown.into_keys().collect::<Vec<_>>(), ["a/zarr.json", "b/zarr.json", "d/zarr.json", "zarr.json"]);
-    let entries = entries(&tree, ROOT, 100).await.into_iter().filter(|(name, _)| !name.starts_with('.'));
-    let mut numbers: Vec<u64> = entries.map(|(_, attributes)| attributes.inode).collect();
+    let entries = entries(&tree, Ino::ROOT, 100).await.into_iter().filter(|(name, _)| !name.starts_with('.'));
+    let mut numbers: Vec<Ino> = entries.map(|(_, attributes)| attributes.inode).collect();
     let count = numbers.len();
     numbers.sort_unstable();
     numbers.dedup();

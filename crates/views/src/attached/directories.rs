@@ -2,14 +2,14 @@
 
 use super::refs::NameKind;
 use crate::control_directory::{self, AT_NAME, VIEWS_NAME};
-use icechunkfs_tree::inodes::ATTACHED;
+use icechunkfs_tree::inodes::{ATTACHED, Ino, TREE};
 
 /// Number of the control directory of a read-only mount.
-pub const CONTROL: u64 = ATTACHED.at(1).0;
+pub const CONTROL: Ino = ATTACHED.at(1);
 /// Number of `.icechunk/at`.
-pub const AT: u64 = ATTACHED.at(2).0;
+pub const AT: Ino = ATTACHED.at(2);
 /// Number of `.icechunk/view`.
-pub const VIEWS: u64 = ATTACHED.at(3).0;
+pub const VIEWS: Ino = ATTACHED.at(3);
 
 /// Directory above attached trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +37,14 @@ const ALL: [Directory; 7] = [
 
 impl Directory {
     /// Returns the directory with a number in tree 0.
-    pub(super) fn at(inode: u64) -> Option<Self> {
-        ALL.get(usize::try_from(inode.checked_sub(1)?).ok()?).copied()
+    pub(super) fn at(inode: Ino) -> Option<Self> {
+        ALL.get(usize::try_from(TREE.position(inode)?).ok()?).copied()
     }
 
     /// Returns the number.
-    pub(super) fn number(self) -> u64 {
+    pub(super) fn number(self) -> Ino {
         let place = ALL.iter().position(|other| *other == self).unwrap_or_default();
-        ATTACHED.at(place as u64 + 1).0
+        ATTACHED.at(place as u64 + 1)
     }
 
     /// Returns the directory in `.icechunk` that has it, or is it.
@@ -91,14 +91,14 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use icechunkfs_tree::inodes::{Ino, detach};
+    use icechunkfs_tree::inodes::detach;
 
     #[test]
     fn numbers_belong_to_directories() {
         for directory in ALL {
-            assert_eq!(Directory::at(detach(Ino(directory.number())).1.0), Some(directory));
+            assert_eq!(Directory::at(detach(directory.number()).1), Some(directory));
         }
         assert_eq!([CONTROL, AT, VIEWS], [ALL[0], ALL[1], ALL[2]].map(Directory::number));
-        assert_eq!(Directory::at(0), None);
+        assert_eq!(Directory::at(Ino(0)), None);
     }
 }

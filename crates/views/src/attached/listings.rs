@@ -102,10 +102,11 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
+    use icechunkfs_tree::inodes::Ino;
     use icechunkfs_tree::tree::{Attributes, Kind};
 
     fn names(all: &[&str]) -> Names {
-        let attributes = Attributes { inode: 7, kind: Kind::Directory, size: 0 };
+        let attributes = Attributes { inode: Ino(7), kind: Kind::Directory, size: 0 };
         let found = Found::fixed(attributes, SystemTime::UNIX_EPOCH);
         Metered::own(all.iter().map(|name| ((*name).to_owned(), found)).collect())
     }

@@ -36,7 +36,7 @@ use self::mount_texts::MountTexts;
 use self::refs::{FreshRefs, NameKind, system_time};
 use self::trees::{Loaded, TreeKey, TreeName, Trees};
 use crate::control_directory::files::ControlFile;
-use crate::control_directory::{self, ControlEntry, MountKind, README, REPORT_DIRECTORY, TREE_VIEWS, VIEWS_NAME};
+use crate::control_directory::{self, ControlEntry, MountKind, VIEWS_NAME};
 use crate::views::kind::ViewKind;
 use crate::views::options::ViewOptions;
 use crate::views::{self, ViewTree};
@@ -47,10 +47,10 @@ use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::reader::Data;
 use icechunkfs_store::storage::Storage;
-use icechunkfs_tree::inodes::{self, Ino, attach, detach};
+use icechunkfs_tree::inodes::{self, Ino, README, REPORT_DIRECTORY, TREE_VIEWS, attach, detach};
 use icechunkfs_tree::mount_facts::MountFacts;
 use icechunkfs_tree::tree::directory::Extent;
-use icechunkfs_tree::tree::{Attributes, Kind, ROOT, Tree};
+use icechunkfs_tree::tree::{Attributes, Kind, Tree};
 
 pub use self::directories::{AT, CONTROL, VIEWS};
 
@@ -70,11 +70,11 @@ Modifiers combine, in this order; views with modifiers are not listed. A view li
 
 /// File of a tree: the tree, the number in it, and the ref or time under which the tree is
 /// attached.
-pub type NativeFile = (Arc<Tree>, u64, Option<String>);
+pub type NativeFile = (Arc<Tree>, Ino, Option<String>);
 /// Source of the tree that the mount shows now.
 pub type Shown = Box<dyn Fn() -> Arc<dyn ViewTree> + Send + Sync>;
 /// Receiver of the numbers of directories whose listings the kernel must not keep.
-pub type Forget = Box<dyn Fn(u64) + Send + Sync>;
+pub type Forget = Box<dyn Fn(Ino) + Send + Sync>;
 
 /// Attributes of an attached file or directory.
 #[derive(Clone, Copy, Debug)]
@@ -129,14 +129,14 @@ impl std::fmt::Debug for AttachedTrees {
 }
 
 /// Returns true if `number` belongs to an attached tree or a directory above one.
-pub fn is_attached(number: u64) -> bool {
-    inodes::ATTACHED.contains(Ino(number))
+pub fn is_attached(number: Ino) -> bool {
+    inodes::ATTACHED.contains(number)
 }
 
 /// Returns the part of the control directory that `number` belongs to: see
 /// [`control_directory::part_of`].
-pub(crate) fn part_of(number: u64) -> Option<&'static str> {
-    let inode = in_tree_0(number)?.0;
+pub(crate) fn part_of(number: Ino) -> Option<&'static str> {
+    let inode = in_tree_0(number)?;
     Some(match (Directory::at(inode), ControlFile::at(number)) {
         (Some(directory), _) => directory.part().name(),
         (None, Some(file)) => file.name(),
@@ -146,8 +146,8 @@ pub(crate) fn part_of(number: u64) -> Option<&'static str> {
 
 /// Returns the number of a file in tree 0, which is that of the directories above trees; none for
 /// other numbers.
-pub(crate) fn in_tree_0(number: u64) -> Option<Ino> {
-    let (tree, inode) = if is_attached(number) { detach(Ino(number)) } else { return None };
+pub(crate) fn in_tree_0(number: Ino) -> Option<Ino> {
+    let (tree, inode) = if is_attached(number) { detach(number) } else { return None };
     (tree == 0).then_some(inode)
 }
 
@@ -167,7 +167,7 @@ enum AttachedPlace {
     /// File in the directory of views of a tree, 0 for what the mount shows.
     Readme(u32),
     /// File `inode` of a tree.
-    In(u32, u64),
+    In(u32, Ino),
     /// Directory `.icechunk` of a tree.
     TreeControl(u32),
     TreeViews(u32),
@@ -207,7 +207,7 @@ impl AttachedTrees {
     /// Has the names looked up again that mean another tree since the mount shows another snapshot
     /// of its branch. Returns them, with the numbers of their directories: the kernel must forget
     /// them.
-    pub fn outdate_names(&self) -> Vec<(u64, String)> {
+    pub fn outdate_names(&self) -> Vec<(Ino, String)> {
         self.refs.outdate();
         let time = self.shown_tree().snapshot().flushed_at();
         let outdated = self.trees.names().into_iter().filter_map(|name| match name {
@@ -244,7 +244,7 @@ impl AttachedTrees {
     }
 
     /// Returns the entry `name` of directory `parent`; none if it does not exist.
-    pub async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Found>> {
+    pub async fn lookup(&self, parent: Ino, name: &str) -> Result<Option<Found>> {
         match self.place(parent)? {
             AttachedPlace::Directory(Directory::Names(kind)) => match self.refs.resolve(kind, name).await? {
                 Some(snapshot) => self.named(kind, name, snapshot).await.map(Some),
@@ -275,17 +275,17 @@ impl AttachedTrees {
                 let (key, _) = self.key(tree)?;
                 self.view(key.name, key.snapshot, name).await
             }
-            AttachedPlace::In(tree, ROOT) if name == control_directory::NAME => {
+            AttachedPlace::In(tree, Ino::ROOT) if name == control_directory::NAME => {
                 let loaded = self.load(tree).await?;
                 let is_node = loaded.files.tree().table().child(0, name).is_some();
                 let control = self.special(tree, REPORT_DIRECTORY, Kind::Directory, 0);
-                if is_node { self.lookup_in(tree, ROOT, name).await } else { Ok(Some(control)) }
+                if is_node { self.lookup_in(tree, Ino::ROOT, name).await } else { Ok(Some(control)) }
             }
             AttachedPlace::In(tree, inode) => self.lookup_in(tree, inode, name).await,
             // The report of the tree's view.
             AttachedPlace::TreeControl(tree) => {
                 let loaded = self.load(tree).await?;
-                match loaded.files.lookup(ROOT, control_directory::NAME).await? {
+                match loaded.files.lookup(Ino::ROOT, control_directory::NAME).await? {
                     Some(control) => self.lookup_in(tree, control.inode, name).await,
                     None => Ok(None),
                 }
@@ -295,7 +295,7 @@ impl AttachedTrees {
     }
 
     /// Returns the attributes of `number`.
-    pub async fn attributes(&self, number: u64) -> Result<Found> {
+    pub async fn attributes(&self, number: Ino) -> Result<Found> {
         match self.place(number)? {
             AttachedPlace::Directory(directory) => Ok(self.directory(directory)),
             AttachedPlace::Readme(tree) => Ok(self.readme(tree)),
@@ -303,7 +303,7 @@ impl AttachedTrees {
             AttachedPlace::TreeControl(tree) => Ok(self.special(tree, REPORT_DIRECTORY, Kind::Directory, 0)),
             AttachedPlace::TreeViews(tree) => Ok(self.special(tree, TREE_VIEWS, Kind::Directory, 0)),
             // Without loading the tree: `ls -l` asks for the roots of thousands.
-            AttachedPlace::In(tree, ROOT) => Ok(self.root_of(tree, self.key(tree)?.1)),
+            AttachedPlace::In(tree, Ino::ROOT) => Ok(self.root_of(tree, self.key(tree)?.1)),
             AttachedPlace::In(tree, inode) => {
                 let attributes = move |loaded: Arc<Loaded>| async move {
                     let attributes = loaded.files.attributes(inode).await?;
@@ -315,7 +315,7 @@ impl AttachedTrees {
     }
 
     /// Feeds the entries of directory `number` after `offset` to `sink`.
-    pub async fn list(&self, number: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
+    pub async fn list(&self, number: Ino, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
         let (tree, inode) = match self.place(number)? {
             AttachedPlace::In(tree, inode) => (tree, inode),
             AttachedPlace::Readme(_) | AttachedPlace::File(_) => return Err(not_a_directory()),
@@ -360,7 +360,7 @@ impl AttachedTrees {
 
     /// Reads up to `size` bytes of file `number` from `offset` on: fewer only at the end of the
     /// file.
-    pub async fn read(&self, number: u64, offset: u64, size: u32) -> Result<Data> {
+    pub async fn read(&self, number: Ino, offset: u64, size: u32) -> Result<Data> {
         match self.place(number)? {
             AttachedPlace::In(tree, inode) => {
                 let read = move |loaded: Arc<Loaded>| async move { loaded.files.read(inode, offset, size).await };
@@ -379,7 +379,7 @@ impl AttachedTrees {
 
     /// Returns the location of the bytes of file `number` in the repository, if they are those of a
     /// chunk.
-    pub async fn payload(&self, number: u64) -> Result<Option<ChunkPayload>> {
+    pub async fn payload(&self, number: Ino) -> Result<Option<ChunkPayload>> {
         let AttachedPlace::In(tree, inode) = self.place(number)? else { return Ok(None) };
         let loaded = self.load(tree).await?;
         match loaded.files.native(inode) {
@@ -390,7 +390,7 @@ impl AttachedTrees {
 
     /// Returns the tree that `number` is in, its number there, and the ref or time under which the
     /// tree is attached; none if the number is no file of a tree.
-    pub async fn native(&self, number: u64) -> Result<Option<NativeFile>> {
+    pub async fn native(&self, number: Ino) -> Result<Option<NativeFile>> {
         let AttachedPlace::In(tree, inode) = self.place(number)? else { return Ok(None) };
         let reference = match self.key(tree)?.0.name {
             TreeName::At(kind, name) => Some(format!("{} {name}", kind.directory())),
@@ -401,27 +401,27 @@ impl AttachedTrees {
     }
 
     /// Returns the path of `number`, for messages.
-    pub fn describe(&self, number: u64) -> String {
+    pub fn describe(&self, number: Ino) -> String {
         match self.place(number) {
             Ok(AttachedPlace::Directory(directory)) => directory.path(),
             Ok(AttachedPlace::In(tree, inode)) => match (self.trees.key(tree), self.trees.loaded_now(tree)) {
                 (Some((key, _)), Some(loaded)) => format!("{}{}", path_of(&key), loaded.files.describe(inode)),
                 (Some((key, _)), None) => path_of(&key),
-                (None, _) => format!("inode {number}"),
+                (None, _) => number.to_string(),
             },
-            _ => format!("inode {number}"),
+            _ => number.to_string(),
         }
     }
 
-    fn place(&self, number: u64) -> Result<AttachedPlace> {
-        let (tree, Ino(inode)) = detach(Ino(number));
+    fn place(&self, number: Ino) -> Result<AttachedPlace> {
+        let (tree, inode) = detach(number);
         if let Some(file) = ControlFile::at(number) {
             return Ok(AttachedPlace::File(file));
         }
         Ok(match (tree, inode) {
             (tree, README) => AttachedPlace::Readme(tree),
             (0, inode) => {
-                let no_such = || Error::new(ErrorKind::NotFound, format!("no inode {number} below .icechunk"));
+                let no_such = || Error::new(ErrorKind::NotFound, format!("no {number} below .icechunk"));
                 AttachedPlace::Directory(Directory::at(inode).ok_or_else(no_such)?)
             }
             (tree, REPORT_DIRECTORY) => AttachedPlace::TreeControl(tree),
@@ -469,10 +469,10 @@ impl AttachedTrees {
     }
 
     fn root_of(&self, tree: u32, time: SystemTime) -> Found {
-        Found { time, valid: Some(BRIEF), ..self.special(tree, ROOT, Kind::Directory, 0) }
+        Found { time, valid: Some(BRIEF), ..self.special(tree, Ino::ROOT, Kind::Directory, 0) }
     }
 
-    async fn lookup_in(&self, tree: u32, parent: u64, name: &str) -> Result<Option<Found>> {
+    async fn lookup_in(&self, tree: u32, parent: Ino, name: &str) -> Result<Option<Found>> {
         let lookup = move |loaded: Arc<Loaded>| async move {
             let attributes = loaded.files.lookup(parent, name).await?;
             attributes.map(|attributes| found(tree, &*loaded.files, attributes, loaded.time)).transpose()
@@ -491,7 +491,7 @@ impl AttachedTrees {
         if files.tree().table().child(0, control_directory::NAME).is_some() {
             return Ok(Vec::new());
         }
-        let Some(control) = files.lookup(ROOT, control_directory::NAME).await? else { return Ok(Vec::new()) };
+        let Some(control) = files.lookup(Ino::ROOT, control_directory::NAME).await? else { return Ok(Vec::new()) };
         let mut reports = Vec::new();
         let mut sink = |entry: icechunkfs_tree::tree::directory::Entry<'_>| {
             if entry.attributes.kind == Kind::File {
@@ -511,7 +511,7 @@ impl AttachedTrees {
     /// listed: the files beside it say why. The kernel then forgets the listing.
     async fn add_reports(
         &self,
-        number: u64,
+        number: Ino,
         files: &dyn ViewTree,
         at: Option<(u32, SystemTime)>,
         entries: &mut Vec<(String, Found)>,
@@ -528,13 +528,13 @@ impl AttachedTrees {
     }
 
     /// Makes the kernel forget the listing of directory `number`, once it has it.
-    fn forget(&self, number: u64) {
+    fn forget(&self, number: Ino) {
         if let Some(forget) = self.forget.get() {
             forget(number);
         }
     }
 
-    async fn list_directory(&self, directory: Directory, number: u64, offset: u64, sink: &mut Sink<'_>) -> Result<()> {
+    async fn list_directory(&self, directory: Directory, number: Ino, offset: u64, sink: &mut Sink<'_>) -> Result<()> {
         let entries = match directory {
             Directory::Views => self.list_views(0, &TreeName::Own, self.shown_tree().snapshot().id()).await?,
             Directory::Names(kind) => {
@@ -593,7 +593,7 @@ impl AttachedTrees {
     }
 
     /// Feeds the dots and `entries` of directory `number` to `sink`.
-    fn emit(&self, number: u64, entries: &[(String, Found)], offset: u64, sink: &mut Sink<'_>) {
+    fn emit(&self, number: Ino, entries: &[(String, Found)], offset: u64, sink: &mut Sink<'_>) {
         let dot = Attributes { inode: number, kind: Kind::Directory, size: 0 };
         let dot = Found { valid: Some(BRIEF), ..Found::fixed(dot, self.start) };
         let dots = [".", ".."].into_iter().map(|name| (name, dot));
@@ -610,7 +610,7 @@ impl AttachedTrees {
         self.directory_at(directory.number())
     }
 
-    fn directory_at(&self, number: u64) -> Found {
+    fn directory_at(&self, number: Ino) -> Found {
         Found::fixed(Attributes { inode: number, kind: Kind::Directory, size: 0 }, self.start)
     }
 
@@ -632,14 +632,14 @@ impl AttachedTrees {
         Found { valid: Some(Duration::ZERO), ..found }
     }
 
-    fn special(&self, tree: u32, inode: u64, kind: Kind, size: u64) -> Found {
-        let Ino(inode) = attach(tree, Ino(inode)).unwrap_or(inodes::ATTACHED.at(0));
+    fn special(&self, tree: u32, inode: Ino, kind: Kind, size: u64) -> Found {
+        let inode = attach(tree, inode).unwrap_or(inodes::ATTACHED.at(0));
         Found::fixed(Attributes { inode, kind, size }, self.start)
     }
 }
 
 fn control_file_of(file: ControlFile, size: u64) -> Found {
-    let inode = file.number(MountKind::ReadOnly).unwrap_or(inodes::ATTACHED.at(0).0);
+    let inode = file.number(MountKind::ReadOnly).unwrap_or(inodes::ATTACHED.at(0));
     // The list of failures changes with every failure.
     let valid = if file == ControlFile::RecentErrors { Duration::ZERO } else { BRIEF };
     Found { valid: Some(valid), ..Found::fixed(Attributes { inode, kind: Kind::File, size }, SystemTime::now()) }
@@ -647,7 +647,7 @@ fn control_file_of(file: ControlFile, size: u64) -> Found {
 
 /// Returns the attributes of a file of tree `tree`, whose files are `files`.
 fn found(tree: u32, files: &dyn ViewTree, attributes: Attributes, time: SystemTime) -> Result<Found> {
-    let Ino(inode) = attach(tree, Ino(attributes.inode)).ok_or_else(|| {
+    let inode = attach(tree, attributes.inode).ok_or_else(|| {
         let message = "this snapshot has more chunks than directories below .icechunk can number: mount it by itself";
         Error::new(ErrorKind::Unsupported, message)
     })?;

@@ -1,10 +1,10 @@
 //! The table of the control files. A new file is one line in it, at the end, and one arm: of
 //! [`render`](super::state::render) if every mount has it, otherwise of the writable mount's.
 
-use super::{DIRECTORY, MountKind, is_control};
+use super::MountKind;
 use crate::attached;
 use crate::views::kind::ViewKind;
-use icechunkfs_tree::inodes;
+use icechunkfs_tree::inodes::{self, Ino};
 
 /// Use of a control file, and the mounts that have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,21 +80,19 @@ control_files! {
 
 impl ControlFile {
     /// Returns the file with inode number `number`, in a mount of any kind.
-    pub fn at(number: u64) -> Option<Self> {
-        if is_control(number) {
-            return Self::ALL.get(usize::try_from(number.checked_sub(DIRECTORY + 1)?).ok()?).copied();
+    pub fn at(number: Ino) -> Option<Self> {
+        if let Some(place) = inodes::CONTROL.position(number) {
+            return Self::ALL.get(usize::try_from(place.checked_sub(1)?).ok()?).copied();
         }
         let place = attached::in_tree_0(number).and_then(|inode| inodes::MOUNT_FILES.position_from_end(inode))?;
         Self::ALL.iter().copied().find(|file| file.purpose() == Use::Every(place))
     }
 
     /// Returns the inode number in mounts of `kind`; none if they do not have the file.
-    pub fn number(self, kind: MountKind) -> Option<u64> {
+    pub fn number(self, kind: MountKind) -> Option<Ino> {
         match (kind, self.purpose()) {
-            (MountKind::Writable, _) => Some(DIRECTORY + 1 + self as u64),
-            (MountKind::ReadOnly, Use::Every(place)) => {
-                inodes::attach(0, inodes::MOUNT_FILES.from_end(place)).map(|number| number.0)
-            }
+            (MountKind::Writable, _) => Some(inodes::CONTROL.at(self as u64 + 1)),
+            (MountKind::ReadOnly, Use::Every(place)) => inodes::attach(0, inodes::MOUNT_FILES.from_end(place)),
             (MountKind::ReadOnly, Use::Command | Use::Request | Use::Changes) => None,
         }
     }
@@ -141,7 +139,7 @@ mod tests {
     /// Returns the names and the last digits of the numbers of a listing.
     fn listed(kind: MountKind, base: u64) -> Vec<(&'static str, i64)> {
         let files = entries(kind).into_iter().filter(|entry| entry.file.is_some());
-        files.map(|entry| (entry.name, entry.number.wrapping_sub(base).cast_signed())).collect()
+        files.map(|entry| (entry.name, entry.number.0.wrapping_sub(base).cast_signed())).collect()
     }
 
     #[test]

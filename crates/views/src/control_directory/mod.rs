@@ -24,11 +24,7 @@ pub const AT_NAME: &str = "at";
 pub const VIEWS_NAME: &str = "view";
 
 /// Inode number of the directory in a writable mount; its files follow.
-pub const DIRECTORY: u64 = inodes::CONTROL.at(0).0;
-pub(crate) const REPORT: u64 = inodes::REPORT.0;
-pub(crate) const REPORT_DIRECTORY: u64 = inodes::REPORT_DIRECTORY.0;
-pub(crate) const TREE_VIEWS: u64 = inodes::TREE_VIEWS.0;
-pub(crate) const README: u64 = inodes::README.0;
+pub const DIRECTORY: Ino = inodes::CONTROL.at(0);
 
 /// Directories of attached trees, in the order of listings.
 const DIRECTORIES: [ControlEntry; 2] = [
@@ -47,7 +43,7 @@ pub enum MountKind {
 
 impl MountKind {
     /// Returns the number of the directory.
-    pub fn directory(self) -> u64 {
+    pub fn directory(self) -> Ino {
         match self {
             MountKind::ReadOnly => attached::CONTROL,
             MountKind::Writable => DIRECTORY,
@@ -61,7 +57,7 @@ pub struct ControlEntry {
     /// Name.
     pub name: &'static str,
     /// Inode number.
-    pub number: u64,
+    pub number: Ino,
     /// The file; none for a directory of attached trees.
     pub file: Option<ControlFile>,
 }
@@ -89,13 +85,13 @@ pub fn entry(kind: MountKind, name: &str) -> Option<ControlEntry> {
 }
 
 /// Returns true if `number` is the directory of a writable mount or a file in it.
-pub fn is_control(number: u64) -> bool {
-    inodes::CONTROL.contains(Ino(number))
+pub fn is_control(number: Ino) -> bool {
+    inodes::CONTROL.contains(number)
 }
 
 /// Returns the part of the directory that `number` belongs to, by its name, if that is no tree: a
 /// file, or a directory above attached trees. The directory itself has its own name.
-pub fn part_of(number: u64) -> Option<&'static str> {
+pub fn part_of(number: Ino) -> Option<&'static str> {
     if is_control(number) {
         Some(ControlFile::at(number).map_or(NAME, ControlFile::name))
     } else {

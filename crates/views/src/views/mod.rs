@@ -32,8 +32,9 @@ use tokio::sync::Semaphore;
 use self::omissions::Omissions;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_repo::reader::Data;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::directory::{Entry, Extent};
-use icechunkfs_tree::tree::{Attributes, Kind, ROOT, Tree, clamp};
+use icechunkfs_tree::tree::{Attributes, Kind, Tree, clamp};
 
 /// Held while a document of many nodes is made, one at a time in this process: its text holds
 /// memory while it waits for more, so that each of several would wait for the others.
@@ -46,29 +47,29 @@ pub type Sink<'a> = dyn FnMut(Entry<'_>) -> bool + Send + 'a;
 /// Read-only tree of files, made from a snapshot. It never changes: the kernel may cache all
 /// answers forever.
 ///
-/// The root directory has inode number [`ROOT`].
+/// The root directory has inode number [`Ino::ROOT`].
 #[async_trait]
 pub trait ViewTree: Debug + Send + Sync {
     /// Returns the tree of the snapshot.
     fn tree(&self) -> &Arc<Tree>;
 
     /// Returns the entry `name` of directory `parent`; none if it does not exist.
-    async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Attributes>>;
+    async fn lookup(&self, parent: Ino, name: &str) -> Result<Option<Attributes>>;
 
     /// Returns the attributes of `inode`.
-    async fn attributes(&self, inode: u64) -> Result<Attributes>;
+    async fn attributes(&self, inode: Ino) -> Result<Attributes>;
 
     /// Feeds the entries of directory `inode` that come after `offset` (0 for all) to `sink`.
     /// Offsets of entries are positive, and mean the same in every call.
-    async fn list(&self, inode: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()>;
+    async fn list(&self, inode: Ino, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()>;
 
     /// Reads up to `size` bytes of file `inode` from `offset` on: fewer only at the end of the
     /// file.
-    async fn read(&self, inode: u64, offset: u64, size: u32) -> Result<Data>;
+    async fn read(&self, inode: Ino, offset: u64, size: u32) -> Result<Data>;
 
     /// Returns the bytes of file `inode` that are stored, if these are known and not all: the rest
     /// are fill values.
-    fn allocated(&self, _inode: u64) -> Option<u64> {
+    fn allocated(&self, _inode: Ino) -> Option<u64> {
         None
     }
 
@@ -80,7 +81,7 @@ pub trait ViewTree: Debug + Send + Sync {
 
     /// Returns the native inode of file `inode` if both have the same bytes: the kernel may then
     /// read a chunk file directly.
-    fn native(&self, inode: u64) -> Option<u64>;
+    fn native(&self, inode: Ino) -> Option<Ino>;
 
     /// Returns the arrays that the view leaves out, after a short look at their documents. May
     /// block the thread for memory.
@@ -89,12 +90,12 @@ pub trait ViewTree: Debug + Send + Sync {
     }
 
     /// Returns the path of `inode`, for messages.
-    fn describe(&self, inode: u64) -> String;
+    fn describe(&self, inode: Ino) -> String;
 }
 
 /// Resolves a path relative to the root of `view`; components are separated by `/`.
 pub async fn resolve(view: &dyn ViewTree, path: &str) -> Result<Attributes> {
-    let mut at = Attributes { inode: ROOT, kind: Kind::Directory, size: 0 };
+    let mut at = Attributes { inode: Ino::ROOT, kind: Kind::Directory, size: 0 };
     for name in path.split('/').filter(|name| !name.is_empty()) {
         if at.kind == Kind::File {
             return Err(Error::new(ErrorKind::NotADirectory, format!("{path}: a component is not a directory")));
@@ -111,10 +112,10 @@ pub fn part(document: &Bytes, offset: u64, size: u32) -> Bytes {
     document.slice(range.start as usize..range.end as usize)
 }
 
-fn no_such(inode: u64) -> Error {
-    Error::new(ErrorKind::NotFound, format!("no inode {inode} in this view"))
+fn no_such(inode: Ino) -> Error {
+    Error::new(ErrorKind::NotFound, format!("no {inode} in this view"))
 }
 
-fn not_a_directory(inode: u64) -> Error {
-    Error::new(ErrorKind::NotADirectory, format!("inode {inode} is not a directory"))
+fn not_a_directory(inode: Ino) -> Error {
+    Error::new(ErrorKind::NotADirectory, format!("{inode} is not a directory"))
 }

@@ -17,9 +17,10 @@ use crate::control_directory;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Result};
 use icechunkfs_repo::reader::Data;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::directory::{Entry, Extent, METADATA};
 use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace};
-use icechunkfs_tree::tree::{Attributes, ROOT, Tree};
+use icechunkfs_tree::tree::{Attributes, Tree};
 
 /// Name of the report.
 const NAME: &str = "zarr";
@@ -52,13 +53,13 @@ impl ModifiedView {
 
     /// Returns true if `name` in the directory `parent` belongs to the report. A node of that name
     /// takes precedence.
-    fn is_report(&self, parent: u64, name: &str) -> bool {
+    fn is_report(&self, parent: Ino, name: &str) -> bool {
         let is_free = || self.tree.table().child(0, control_directory::NAME).is_none();
-        report::is_report(parent) || (parent == ROOT && name == control_directory::NAME && is_free())
+        report::is_report(parent) || (parent == Ino::ROOT && name == control_directory::NAME && is_free())
     }
 
     /// Returns the group with consolidated metadata whose document is `inode`.
-    fn group(&self, inode: u64) -> Option<(&Consolidated, NodeIndex)> {
+    fn group(&self, inode: Ino) -> Option<(&Consolidated, NodeIndex)> {
         let consolidated = self.consolidated.as_ref()?;
         match self.tree.table().place(inode)? {
             TreePlace::Metadata(node) if consolidated.has(node) => Some((consolidated, node)),
@@ -81,7 +82,7 @@ impl ViewTree for ModifiedView {
         &self.tree
     }
 
-    async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
+    async fn lookup(&self, parent: Ino, name: &str) -> Result<Option<Attributes>> {
         if self.is_report(parent, name) {
             return Ok(self.report().await?.lookup(parent, name));
         }
@@ -91,7 +92,7 @@ impl ViewTree for ModifiedView {
         }
     }
 
-    async fn attributes(&self, inode: u64) -> Result<Attributes> {
+    async fn attributes(&self, inode: Ino) -> Result<Attributes> {
         if report::is_report(inode) {
             return self.report().await?.attributes(inode).ok_or_else(|| no_such(inode));
         }
@@ -99,15 +100,23 @@ impl ViewTree for ModifiedView {
         self.shown(attributes).await.context(|| self.describe(inode))
     }
 
-    async fn list(&self, inode: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
+    async fn list(&self, inode: Ino, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
         if report::is_report(inode) {
             let is_directory = self.report().await?.list(inode, offset, sink);
             return if is_directory { Ok(()) } else { Err(not_a_directory(inode)) };
         }
-        // The document of a directory is its entry with the next number, and follows the dots.
-        let document = inode.checked_add(1).filter(|_| offset < METADATA && extent != Extent::Names);
-        let size = match document.and_then(|document| self.group(document)) {
-            Some((consolidated, node)) => Some(consolidated.size(node).await.context(|| self.describe(inode + 1))?),
+        // The document of a directory follows the dots.
+        let document = match self.tree.table().place(inode) {
+            Some(TreePlace::Directory(node)) if offset < METADATA && extent != Extent::Names => {
+                Some(self.tree.table().inode(&TreePlace::Metadata(node)))
+            }
+            _ => None,
+        };
+        let group = document.and_then(|document| Some((document, self.group(document)?)));
+        let size = match group {
+            Some((document, (consolidated, node))) => {
+                Some(consolidated.size(node).await.context(|| self.describe(document))?)
+            }
             None => None,
         };
         let mut shown = |mut entry: Entry<'_>| {
@@ -119,7 +128,7 @@ impl ViewTree for ModifiedView {
         self.tree.list(inode, offset, extent, &mut shown).await
     }
 
-    async fn read(&self, inode: u64, offset: u64, size: u32) -> Result<Data> {
+    async fn read(&self, inode: Ino, offset: u64, size: u32) -> Result<Data> {
         if report::is_report(inode) {
             let read = self.report().await?.read(inode, offset, size).map(Data::Bytes);
             return read.ok_or_else(|| no_such(inode));
@@ -129,7 +138,7 @@ impl ViewTree for ModifiedView {
         Ok(Data::Bytes(part(&document, offset, size)))
     }
 
-    fn native(&self, inode: u64) -> Option<u64> {
+    fn native(&self, inode: Ino) -> Option<Ino> {
         (!report::is_report(inode) && self.group(inode).is_none()).then_some(inode)
     }
 
@@ -138,7 +147,7 @@ impl ViewTree for ModifiedView {
         Omissions::find(&self.tree, SHOWS_AS_STORED, reason)
     }
 
-    fn describe(&self, inode: u64) -> String {
+    fn describe(&self, inode: Ino) -> String {
         self.tree.describe(inode)
     }
 }

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use super::{Sink, ViewTree};
 use icechunkfs_base::error::Result;
 use icechunkfs_repo::reader::Data;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::directory::Extent;
 use icechunkfs_tree::tree::{Attributes, Tree};
 
@@ -20,27 +21,27 @@ impl ViewTree for NativeView {
         &self.0
     }
 
-    async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
+    async fn lookup(&self, parent: Ino, name: &str) -> Result<Option<Attributes>> {
         self.0.lookup(parent, name).await
     }
 
-    async fn attributes(&self, inode: u64) -> Result<Attributes> {
+    async fn attributes(&self, inode: Ino) -> Result<Attributes> {
         self.0.attributes(inode).await
     }
 
-    async fn list(&self, inode: u64, offset: u64, extent: Extent, mut sink: &mut Sink<'_>) -> Result<()> {
+    async fn list(&self, inode: Ino, offset: u64, extent: Extent, mut sink: &mut Sink<'_>) -> Result<()> {
         self.0.list(inode, offset, extent, &mut sink).await
     }
 
-    async fn read(&self, inode: u64, offset: u64, size: u32) -> Result<Data> {
+    async fn read(&self, inode: Ino, offset: u64, size: u32) -> Result<Data> {
         self.0.read(inode, offset, size).await
     }
 
-    fn native(&self, inode: u64) -> Option<u64> {
+    fn native(&self, inode: Ino) -> Option<Ino> {
         Some(inode)
     }
 
-    fn describe(&self, inode: u64) -> String {
+    fn describe(&self, inode: Ino) -> String {
         self.0.describe(inode)
     }
 }

@@ -8,14 +8,15 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 
-use crate::control_directory::{NAME, REPORT, REPORT_DIRECTORY};
+use crate::control_directory::NAME;
 use icechunkfs_base::printable;
+use icechunkfs_tree::inodes::{Ino, REPORT, REPORT_DIRECTORY};
 use icechunkfs_tree::tree::directory::Entry;
 use icechunkfs_tree::tree::nodes::MAX_NAME;
-use icechunkfs_tree::tree::{Attributes, Kind, ROOT, Tree};
+use icechunkfs_tree::tree::{Attributes, Kind, Tree};
 
 /// Returns true if `inode` belongs to a report.
-pub fn is_report(inode: u64) -> bool {
+pub fn is_report(inode: Ino) -> bool {
     matches!(inode, REPORT_DIRECTORY | REPORT)
 }
 
@@ -49,16 +50,16 @@ impl Report {
     }
 
     /// Returns the entry `name` of `parent` if it belongs to the report.
-    pub fn lookup(&self, parent: u64, name: &str) -> Option<Attributes> {
+    pub fn lookup(&self, parent: Ino, name: &str) -> Option<Attributes> {
         match (parent, name) {
-            (ROOT, NAME) => self.attributes(REPORT_DIRECTORY),
+            (Ino::ROOT, NAME) => self.attributes(REPORT_DIRECTORY),
             (REPORT_DIRECTORY, name) if name == self.name => self.attributes(REPORT),
             _ => None,
         }
     }
 
     /// Returns the attributes of `inode` if it belongs to the report.
-    pub fn attributes(&self, inode: u64) -> Option<Attributes> {
+    pub fn attributes(&self, inode: Ino) -> Option<Attributes> {
         match inode {
             REPORT_DIRECTORY => Some(Attributes { inode, kind: Kind::Directory, size: 0 }),
             REPORT => Some(Attributes { inode, kind: Kind::File, size: self.text.len() as u64 }),
@@ -68,11 +69,11 @@ impl Report {
 
     /// Lists the directory of the report after `offset`. Returns false if `inode` is another
     /// directory.
-    pub fn list(&self, inode: u64, offset: u64, sink: &mut super::Sink<'_>) -> bool {
+    pub fn list(&self, inode: Ino, offset: u64, sink: &mut super::Sink<'_>) -> bool {
         if inode != REPORT_DIRECTORY {
             return false;
         }
-        let entries = [(1, ".", REPORT_DIRECTORY), (2, "..", ROOT), (3, self.name, REPORT)];
+        let entries = [(1, ".", REPORT_DIRECTORY), (2, "..", Ino::ROOT), (3, self.name, REPORT)];
         for (at, name, inode) in entries.into_iter().filter(|(at, ..)| *at > offset) {
             let directory = Attributes { inode, kind: Kind::Directory, size: 0 };
             let attributes = self.attributes(inode).unwrap_or(directory);
@@ -84,7 +85,7 @@ impl Report {
     }
 
     /// Reads the report if `inode` is its own.
-    pub fn read(&self, inode: u64, offset: u64, size: u32) -> Option<Bytes> {
+    pub fn read(&self, inode: Ino, offset: u64, size: u32) -> Option<Bytes> {
         (inode == REPORT).then(|| super::part(&self.text, offset, size))
     }
 }

@@ -20,7 +20,6 @@ use parking_lot::Mutex;
 
 use crate::operations::request::Answer;
 use crate::operations::{CommitOptions, Session};
-use crate::overlay::Ino;
 use crate::overlay::attributes::Attributes;
 use crate::overlay::listing::Listed;
 use crate::scratch::record::{Meta, Time};
@@ -28,8 +27,8 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Metered;
 use icechunkfs_base::recent_errors::RecentErrors;
 use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::mount_facts::MountFacts;
-use icechunkfs_tree::tree::ROOT;
 use icechunkfs_views::control_directory::files::ControlFile;
 use icechunkfs_views::control_directory::state::{self, MountState, json};
 use icechunkfs_views::control_directory::{self, DIRECTORY, MountKind, NAME};
@@ -70,7 +69,7 @@ struct Handle {
 }
 
 /// Returns the path of a control file, for messages.
-pub fn describe(number: u64) -> String {
+pub fn describe(number: Ino) -> String {
     let name = ControlFile::at(number).map_or("", ControlFile::name);
     format!("/{NAME}/{name}").trim_end_matches('/').to_owned()
 }
@@ -82,7 +81,7 @@ pub fn read_only_error() -> Error {
 
 /// Returns the attributes of the directory or one of its files; for other numbers those of an empty
 /// file.
-pub fn attributes(number: u64) -> Attributes {
+pub fn attributes(number: Ino) -> Attributes {
     let now = Time::now();
     // The files reveal all of the mount, whatever the modes of its files, and command it: both are
     // for the owner alone.
@@ -95,7 +94,7 @@ pub fn attributes(number: u64) -> Attributes {
     let meta = Meta { mode, uid, gid, atime: now, mtime: now, ctime: now };
     // Sizes are unknown before the contents are rendered; 0 makes programs read to the end, as in
     // /proc.
-    Attributes { number: Ino(number), kind, size: 0, blocks: 0, links, rdev: 0, meta }
+    Attributes { number, kind, size: 0, blocks: 0, links, rdev: 0, meta }
 }
 
 impl Control {
@@ -113,12 +112,12 @@ impl Control {
 
     /// Lists the directory to `sink`.
     pub fn list(&self, offset: u64, sink: &mut impl FnMut(Listed<'_>) -> bool) {
-        let dots = [(".", DIRECTORY), ("..", ROOT)].into_iter();
+        let dots = [(".", DIRECTORY), ("..", Ino::ROOT)].into_iter();
         let entries = control_directory::entries(MountKind::Writable);
         let listed = dots.chain(entries.iter().map(|entry| (entry.name, entry.number))).zip(1..);
         for ((name, number), at) in listed.filter(|(_, at)| *at > offset) {
             let attributes = attributes(if ControlFile::at(number).is_none() { DIRECTORY } else { number });
-            let attributes = Attributes { number: Ino(number), ..attributes };
+            let attributes = Attributes { number, ..attributes };
             if !sink(Listed::new(name.as_bytes(), attributes, at)) {
                 return;
             }
@@ -140,16 +139,16 @@ impl Control {
         if offset == SHOWN_OFFSET { 0 } else { offset }
     }
 
-    /// Opens file `number` and renders its content.
-    pub async fn open(&self, number: u64) -> Result<u64> {
+    /// Opens file `number` and renders its content. Returns the handle.
+    pub async fn open(&self, number: Ino) -> Result<u64> {
         let file = ControlFile::at(number).ok_or_else(read_only_error)?;
         let content = self.render(file).await?;
-        let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.handles.lock().insert(
-            number,
+            handle,
             Handle { file, content: content.map(String::into_bytes), command_given: false, failure: None },
         );
-        Ok(number)
+        Ok(handle)
     }
 
     /// Renders the current content of a file.
@@ -246,7 +245,7 @@ impl Control {
     /// `cp -p`, `shutil.copy2` and `rsync --times` write and then set the times of the file that
     /// they copied, some after closing it, and the kernel does not tell through which handle. That
     /// is one command, with the text that was written.
-    pub async fn touch(&self, number: u64, is_given: bool) -> Result<()> {
+    pub async fn touch(&self, number: Ino, is_given: bool) -> Result<()> {
         let file = ControlFile::at(number).ok_or_else(read_only_error)?;
         let written = self.written.lock().get(&file).copied();
         let is_open = || self.handles.lock().values().any(|handle| handle.file == file && handle.command_given);

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tracing::warn;
 
-use crate::overlay::Ino;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::replace::node_ids;
 use icechunkfs_base::error::Result;
@@ -19,6 +18,7 @@ use icechunkfs_format::zarr::{Coords, is_prefix_in_grid};
 use icechunkfs_repo::compare::chunks::ChunkDifferences;
 use icechunkfs_repo::compare::logs;
 use icechunkfs_repo::repo::Repository;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::array::Array;
 use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace};
@@ -32,14 +32,14 @@ pub struct Difference {
     /// Names that have appeared, disappeared or changed their meaning.
     pub(super) names: HashSet<Invalidation>,
     /// Old inode numbers of files whose bytes have changed, or that are gone.
-    pub(super) files: HashSet<u64>,
+    pub(super) files: HashSet<Ino>,
     /// Nodes of the old tree of which every file has changed.
     whole: HashSet<NodeIndex>,
 }
 
 impl Difference {
     /// Returns true if file `number` of `old` has other bytes, or is gone.
-    pub fn is_changed(&self, old: &Tree, number: u64) -> bool {
+    pub fn is_changed(&self, old: &Tree, number: Ino) -> bool {
         let in_whole = || match old.table().place(number) {
             Some(TreePlace::Metadata(node) | TreePlace::Chunk(node, _)) => self.whole.contains(&node),
             Some(TreePlace::Directory(_)) | None => false,
@@ -48,10 +48,10 @@ impl Difference {
     }
 
     /// Returns the invalidations before the switch; the kernel may keep the bytes of `open` files.
-    pub(super) fn before(&self, old: &Tree, open: &HashSet<u64>) -> Vec<Invalidation> {
+    pub(super) fn before(&self, old: &Tree, open: &HashSet<Ino>) -> Vec<Invalidation> {
         let mut invalidations = self.name_invalidations();
         invalidations
-            .extend(self.files.iter().filter(|file| !open.contains(file)).map(|file| Invalidation::Inode(Ino(*file))));
+            .extend(self.files.iter().filter(|file| !open.contains(file)).map(|file| Invalidation::Inode(*file)));
         invalidations
             .extend(open.iter().filter(|file| self.is_changed(old, **file)).filter_map(|file| name_of(old, *file)));
         invalidations
@@ -59,14 +59,14 @@ impl Difference {
 
     /// Returns the invalidations after the switch: of listings made meanwhile, and of files that
     /// were read.
-    pub(super) fn after(&self, old: &Tree, stale: &HashSet<u64>, retired: &[u64]) -> Vec<Invalidation> {
+    pub(super) fn after(&self, old: &Tree, stale: &HashSet<Ino>, retired: &[Ino]) -> Vec<Invalidation> {
         // Repeats the names: their invalidation takes the directory's lock, and so waits for older
         // listings and lookups. Those may have told the kernel of changed files that it did not
         // know before the switch, with their old sizes.
         let mut invalidations = self.name_invalidations();
-        let files: HashSet<u64> = self.files.iter().chain(retired).copied().collect();
+        let files: HashSet<Ino> = self.files.iter().chain(retired).copied().collect();
         invalidations.extend(files.iter().filter_map(|file| name_of(old, *file)));
-        invalidations.extend(stale.iter().map(|file| Invalidation::Inode(Ino(*file))));
+        invalidations.extend(stale.iter().map(|file| Invalidation::Inode(*file)));
         invalidations
     }
 
@@ -84,7 +84,7 @@ impl Difference {
     }
 }
 
-fn name_of(tree: &Tree, file: u64) -> Option<Invalidation> {
+fn name_of(tree: &Tree, file: Ino) -> Option<Invalidation> {
     Invalidation::entry(tree, &tree.table().place(file)?)
 }
 
@@ -134,7 +134,7 @@ pub(super) async fn difference(repository: &Repository, old: &Tree, new: &Tree) 
 /// Adds directories of nodes that have appeared, disappeared, or been replaced under the same name.
 fn compare_directories(old: &Tree, new: &Tree, found: &mut Difference) {
     // Index and number by path.
-    let paths = |tree: &Tree| -> HashMap<String, (NodeIndex, u64)> {
+    let paths = |tree: &Tree| -> HashMap<String, (NodeIndex, Ino)> {
         let number = |index| tree.table().inode(&TreePlace::Directory(index));
         tree.table().subtree(0).map(|index| (tree.table().path(index), (index, number(index)))).collect()
     };

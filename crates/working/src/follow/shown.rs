@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use super::difference::Difference;
-use icechunkfs_tree::inodes::REPLACED;
+use icechunkfs_tree::inodes::{Ino, REPLACED};
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::numbering::Renumbered;
 use icechunkfs_views::views::ViewTree;
@@ -24,16 +24,16 @@ pub struct View {
     cacheable: bool,
     /// Open files that have become other inodes, by their old numbers, with the trees that they are
     /// read from.
-    retired: HashMap<u64, Arc<Tree>>,
+    retired: HashMap<Ino, Arc<Tree>>,
 }
 
 impl View {
-    fn new(tree: Arc<Tree>, cacheable: bool, retired: HashMap<u64, Arc<Tree>>) -> Arc<Self> {
+    fn new(tree: Arc<Tree>, cacheable: bool, retired: HashMap<Ino, Arc<Tree>>) -> Arc<Self> {
         let files = Arc::new(NativeView(Arc::clone(&tree)));
         Self::of(tree, files, cacheable, retired)
     }
 
-    fn of(tree: Arc<Tree>, files: Arc<dyn ViewTree>, cacheable: bool, retired: HashMap<u64, Arc<Tree>>) -> Arc<Self> {
+    fn of(tree: Arc<Tree>, files: Arc<dyn ViewTree>, cacheable: bool, retired: HashMap<Ino, Arc<Tree>>) -> Arc<Self> {
         let since = Duration::from_micros(tree.snapshot().flushed_at());
         let time = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);
         Arc::new(View { tree, files, time, cacheable, retired })
@@ -50,7 +50,7 @@ impl View {
     }
 
     /// Returns the files that file `number` is read from.
-    pub fn files_of(&self, number: u64) -> Arc<dyn ViewTree> {
+    pub fn files_of(&self, number: Ino) -> Arc<dyn ViewTree> {
         match self.retired.get(&number) {
             Some(tree) => Arc::new(NativeView(Arc::clone(tree))),
             None => Arc::clone(&self.files),
@@ -82,15 +82,15 @@ pub struct ViewState {
 #[derive(Debug, Default)]
 struct Moves {
     /// Number of opens of each file.
-    opens: HashMap<u64, u64>,
+    opens: HashMap<Ino, u64>,
     /// Files that were open at any time since the kernel may no longer cache replies.
-    opened: HashSet<u64>,
+    opened: HashSet<Ino>,
     renumbered: Renumbered,
     last_number: u64,
     next_listing: u64,
     /// Files of which the kernel may still cache old bytes, and a signal for when it no longer
     /// does.
-    stale: Option<(Arc<HashSet<u64>>, watch::Sender<()>)>,
+    stale: Option<(Arc<HashSet<Ino>>, watch::Sender<()>)>,
 }
 
 #[derive(Debug)]
@@ -98,9 +98,9 @@ pub(super) struct Moved {
     /// View before the switch.
     pub(super) before: Arc<View>,
     /// Files that keep their numbers, of which the kernel may cache old bytes.
-    pub(super) stale: Arc<HashSet<u64>>,
+    pub(super) stale: Arc<HashSet<Ino>>,
     /// Old numbers of files that have become other inodes.
-    pub(super) retired: Vec<u64>,
+    pub(super) retired: Vec<Ino>,
 }
 
 impl ViewState {
@@ -137,7 +137,7 @@ impl ViewState {
 
     /// Opens file `number` and returns its view. None if the file has become another inode: the
     /// kernel must look its name up again.
-    pub async fn open(&self, number: u64) -> Option<Arc<View>> {
+    pub async fn open(&self, number: Ino) -> Option<Arc<View>> {
         let Some(moves) = &self.moves else { return Some(self.view()) };
         loop {
             let mut invalidated = {
@@ -162,7 +162,7 @@ impl ViewState {
     }
 
     /// Closes file `number` once.
-    pub fn close(&self, number: u64) {
+    pub fn close(&self, number: Ino) {
         let Some(moves) = &self.moves else { return };
         let mut moves = moves.lock();
         let Some(opens) = moves.opens.get_mut(&number) else { return };
@@ -211,10 +211,10 @@ impl ViewState {
     }
 
     /// Forbids the kernel to cache replies from now on. Returns the files that are open.
-    pub(super) fn stop_caching(&self) -> HashSet<u64> {
+    pub(super) fn stop_caching(&self) -> HashSet<Ino> {
         let Some(moves) = &self.moves else { return HashSet::new() };
         let mut moves = moves.lock();
-        let open: HashSet<u64> = moves.opens.keys().copied().collect();
+        let open: HashSet<Ino> = moves.opens.keys().copied().collect();
         moves.opened.clone_from(&open);
         let mut view = self.view.write();
         *view = View::new(Arc::clone(&view.tree), false, view.retired.clone());
@@ -241,7 +241,7 @@ impl ViewState {
                 continue;
             }
             moves.last_number += 1;
-            let other = REPLACED.at(moves.last_number).0;
+            let other = REPLACED.at(moves.last_number);
             moves.renumbered.set(number, other);
             retired.insert(number, Arc::clone(old));
             gone.push(number);

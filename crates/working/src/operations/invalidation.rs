@@ -195,7 +195,7 @@ fn renumbered_array(old: &Tree, new: &Tree, before: NodeIndex, after: NodeIndex)
 }
 
 fn add(tree: &Tree, place: &TreePlace, invalidations: &mut HashSet<Invalidation>) {
-    invalidations.insert(Invalidation::Inode(Ino::of_place(tree, place)));
+    invalidations.insert(Invalidation::Inode(tree.table().inode(place)));
     invalidations.extend(Invalidation::entry(tree, place));
 }
 

@@ -46,7 +46,7 @@ impl Base {
         let blocks = lower.size.div_ceil(512);
         // One name for directories too means "not counted": tools then do not conclude that there
         // are no subdirectories.
-        Attributes { number: Ino(lower.inode), kind, size: lower.size, blocks, links: 1, rdev: 0, meta }
+        Attributes { number: lower.inode, kind, size: lower.size, blocks, links: 1, rdev: 0, meta }
     }
 
     /// Returns the attributes that everything in the base has, with `mode`.
@@ -148,7 +148,7 @@ impl Upper {
             Some(partly) => self.complete(partly?, &base).await,
             None if !number.is_of_base() => Err(gone(number)),
             // One of an array's former grid has another number by its name.
-            None => Ok(Attributes { number, ..base.attributes(base.tree.attributes(number.0).await?) }),
+            None => Ok(Attributes { number, ..base.attributes(base.tree.attributes(number).await?) }),
         }
     }
 

@@ -89,7 +89,7 @@ impl FileContents {
             }
         };
         match upper {
-            None => base.tree.read(number.0, offset, size).await,
+            None => base.tree.read(number, offset, size).await,
             Some((_, _, _, Some(file))) => read_file(&file, offset, size).map(Data::Bytes),
             Some((id, source, place, None)) => {
                 let read = self.read_source(id, &source, place.as_ref(), &base, offset, size).await;

@@ -9,7 +9,7 @@ use icechunkfs_format::format::chunk_payload::ChunkPayload;
 #[derive(Clone, Debug)]
 pub enum FileOrigin {
     /// The base has them, in the file with this number.
-    Base(u64),
+    Base(Ino),
     /// A chunk of the repository, to which the file refers.
     Stored(ChunkPayload),
     /// The scratch directory.
@@ -22,7 +22,7 @@ impl FileContents {
         let locked = self.upper.lock();
         let base = &locked.base;
         match locked.state.by_number(number).and_then(|id| locked.state.get(id)) {
-            None => FileOrigin::Base(number.0),
+            None => FileOrigin::Base(number),
             Some(inode) => match (inode.source(), &inode.lower) {
                 (Some(Source::Stored(stored)), _) => FileOrigin::Stored(stored.0.clone()),
                 (Some(Source::Lower) | None, Some(place)) => FileOrigin::Base(base.tree.table().inode(place)),
@@ -32,11 +32,11 @@ impl FileContents {
     }
 
     /// Returns the number of the base's file that `number` is or replaces; none for a new file.
-    pub fn base_number(&self, number: Ino) -> Option<u64> {
+    pub fn base_number(&self, number: Ino) -> Option<Ino> {
         let locked = self.upper.lock();
         let base = &locked.base;
         match locked.state.by_number(number).and_then(|id| locked.state.get(id)) {
-            None => Some(number.0),
+            None => Some(number),
             Some(inode) => inode.lower.as_ref().map(|place| base.tree.table().inode(place)),
         }
     }

@@ -25,9 +25,9 @@ pub(super) fn removed(number: Ino) {
 }
 
 /// Returns the generation of inode `number` in answers to the kernel.
-pub fn generation_of(number: u64) -> u64 {
+pub fn generation_of(number: Ino) -> u64 {
     if !IS_ANY.load(Ordering::Acquire) {
         return 0;
     }
-    REMOVED.read().as_ref().and_then(|removed| removed.get(&Ino(number)).copied()).unwrap_or(0)
+    REMOVED.read().as_ref().and_then(|removed| removed.get(&number).copied()).unwrap_or(0)
 }

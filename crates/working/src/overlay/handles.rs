@@ -309,7 +309,7 @@ impl Handles {
             let locked = self.upper.lock();
             (Arc::clone(&locked.base), locked.state.by_number(number).is_some())
         };
-        let is_there = match base.tree.table().place(number.0) {
+        let is_there = match base.tree.table().place(number) {
             _ if is_upper => true,
             // If it cannot be found out, reading it tells.
             Some(place) => base.tree.has(&place).await.unwrap_or(true),

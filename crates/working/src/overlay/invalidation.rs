@@ -20,6 +20,6 @@ impl Invalidation {
     /// Returns the invalidation of the name of `place` in `tree`; none for the root.
     pub fn entry(tree: &Tree, place: &TreePlace) -> Option<Self> {
         let (above, name) = tree.parent_of(place)?;
-        Some(Invalidation::Entry(Ino::of_place(tree, &above), Name::new(name.as_bytes())))
+        Some(Invalidation::Entry(tree.table().inode(&above), Name::new(name.as_bytes())))
     }
 }

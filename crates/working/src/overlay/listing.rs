@@ -119,7 +119,7 @@ impl Namespace {
         // those of another file by this number, which a program has open; to look up the name is
         // refused then.
         let of_base = |entry: &Entry<'_>| {
-            let other = if has_open { self.upper.lock().other_file(Ino(entry.attributes.inode)) } else { None };
+            let other = if has_open { self.upper.lock().other_file(entry.attributes.inode) } else { None };
             match other.and_then(|id| self.upper.listed_attributes_now(id)) {
                 Some((attributes, _)) => (attributes, false),
                 None => (base.attributes(entry.attributes), entry.is_sized),
@@ -134,11 +134,11 @@ impl Namespace {
                 taken = if is_taken { entry.offset } else { taken };
                 is_taken
             };
-            base.tree.list(number.0, offset, extent, &mut forward).await?;
+            base.tree.list(number, offset, extent, &mut forward).await?;
             return Ok(has_moved.then_some(taken));
         };
         for (at, name, number) in [(DOT, ".", own), (DOT_DOT, "..", parent)] {
-            let lower = tree::Attributes { inode: number.0, kind: tree::Kind::Directory, size: 0 };
+            let lower = tree::Attributes { inode: number, kind: tree::Kind::Directory, size: 0 };
             let attributes = base.attributes(lower);
             if at > offset && !sink(Listed::new(name.as_bytes(), attributes, at)) {
                 return Ok(None);
@@ -221,7 +221,7 @@ impl Namespace {
         let is_entry = || {
             let locked = self.upper.lock();
             let inode = locked.state.get(id).filter(|inode| inode.source() == Some(&Source::Lower));
-            inode.is_some_and(|inode| inode.lower_number == Some(Ino(entry.attributes.inode)))
+            inode.is_some_and(|inode| inode.lower_number == Some(entry.attributes.inode))
         };
         if !is_sized && is_entry() {
             Some((attributes.sized(entry.attributes.size), entry.is_sized))

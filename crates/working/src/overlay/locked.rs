@@ -46,7 +46,7 @@ impl Locked {
     /// lost its name: the base's bytes are not what the program has found then.
     pub(super) fn is_base_file(&self, number: Ino) -> bool {
         let place = Some(number).filter(|number| number.is_of_base());
-        let place = place.and_then(|number| self.base.tree.table().place(number.0));
+        let place = place.and_then(|number| self.base.tree.table().place(number));
         place.is_some_and(|place| self.state.shows_base_at(&self.base.tree, &place))
     }
 
@@ -123,9 +123,9 @@ impl Locked {
     pub(super) fn other_file(&self, number: Ino) -> Option<EntryId> {
         let id = self.state.by_number(number).filter(|_| number.is_of_base())?;
         let inode = self.state.get(id).filter(|inode| inode.number == number && !inode.is_directory());
-        let place = inode.and_then(|_| self.base.tree.table().place(number.0))?;
+        let place = inode.and_then(|_| self.base.tree.table().place(number))?;
         // Numbers of old grids keep their meaning, and are those of no name.
-        if self.kernel.knows_elsewhere(number) || Ino::of_place(&self.base.tree, &place) != number {
+        if self.kernel.knows_elsewhere(number) || self.base.tree.table().inode(&place) != number {
             return None;
         }
         self.state.shows_base_at(&self.base.tree, &place).then_some(id)
@@ -178,7 +178,7 @@ impl Locked {
             return Ok(id);
         }
         let base = Arc::clone(&self.base);
-        let place = base.tree.table().place(number.0).ok_or_else(|| gone(number))?;
+        let place = base.tree.table().place(number).ok_or_else(|| gone(number))?;
         self.promote_place(&base, place)
     }
 
@@ -196,7 +196,7 @@ impl Locked {
         let mut missing = Vec::new();
         let mut at = place;
         let mut parent = loop {
-            if let Some(id) = self.state.by_number(Ino::of_place(&base.tree, &at)) {
+            if let Some(id) = self.state.by_number(base.tree.table().inode(&at)) {
                 break id;
             }
             let (above, name) = base.tree.parent_of(&at).ok_or_else(|| Error::corrupt("a place without a parent"))?;
@@ -206,7 +206,7 @@ impl Locked {
             let name = Name::new(name.as_bytes());
             // Removed while it was open: it does not come back.
             if self.state.get(parent).and_then(|inode| inode.directory()?.get(&name)).is_some() {
-                return Err(gone(Ino::of_place(&base.tree, &place)));
+                return Err(gone(base.tree.table().inode(&place)));
             }
             let id = self.state.fresh.next_entry();
             let body = if base.tree.is_directory_place(&place) { Body::Directory } else { Body::File(Source::Lower) };
@@ -236,11 +236,11 @@ impl Locked {
     /// moved.
     fn describe_lower(&self, number: Ino) -> String {
         let base = &self.base;
-        let Some(mut place) = base.tree.table().place(number.0) else { return number.to_string() };
+        let Some(mut place) = base.tree.table().place(number) else { return number.to_string() };
         let mut below = String::new();
         while let Some((above, name)) = base.tree.parent_of(&place) {
             below = format!("/{name}{below}");
-            if let Some(id) = self.state.by_number(Ino::of_place(&base.tree, &above)) {
+            if let Some(id) = self.state.by_number(base.tree.table().inode(&above)) {
                 let path = self.state.path(id).unwrap_or_default();
                 return format!("{}{below}", path.trim_end_matches('/'));
             }

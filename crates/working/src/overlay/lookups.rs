@@ -32,11 +32,11 @@ impl Namespace {
             };
             (lower, Arc::clone(&locked.base))
         };
-        let number = lower.map_or(parent.0, |place| base.tree.table().inode(&place));
+        let number = lower.map_or(parent, |place| base.tree.table().inode(&place));
         // Every name in a snapshot is UTF-8.
         let Some(text) = name.text() else { return Ok(None) };
         let Some(found) = base.tree.lookup(number, text).await? else { return Ok(None) };
-        let place = base.tree.table().place(found.inode).ok_or_else(|| no_such(Ino(found.inode)))?;
+        let place = base.tree.table().place(found.inode).ok_or_else(|| no_such(found.inode))?;
         Ok(Some(Lookup::Lower(place, found)))
     }
 
@@ -62,8 +62,8 @@ impl Namespace {
             match found {
                 None => return Ok(None),
                 Some(Lookup::Lower(_, attributes)) => {
-                    locked.refuse_other_file(Ino(attributes.inode))?;
-                    locked.kernel.on_lookup(Ino(attributes.inode));
+                    locked.refuse_other_file(attributes.inode)?;
+                    locked.kernel.on_lookup(attributes.inode);
                     return Ok(Some(locked.base.attributes(attributes)));
                 }
                 // If there is no such inode, another file has got the name meanwhile, and this one

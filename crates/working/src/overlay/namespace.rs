@@ -188,7 +188,7 @@ impl Namespace {
             let locked = self.upper.lock();
             match locked.state.by_number(parent).and_then(|id| locked.state.get(id)) {
                 Some(inode) => inode.lower.as_ref().map(|place| base.tree.table().inode(place)),
-                None => Some(parent.0),
+                None => Some(parent),
             }
         };
         match (lower, name.text()) {
@@ -305,7 +305,7 @@ impl Namespace {
         let replaced = match &target {
             Some(Lookup::Upper(id)) => Some(*id),
             Some(found @ Lookup::Lower(_, attributes)) => {
-                let needed = how == RenameMode::Exchange || locked.open_files.contains_key(&Ino(attributes.inode));
+                let needed = how == RenameMode::Exchange || locked.open_files.contains_key(&attributes.inode);
                 if needed { Some(locked.promote_found(guard, found)?) } else { None }
             }
             None => None,
@@ -370,8 +370,8 @@ impl Locked {
         // An open file must be found by its handles later.
         let id = match found {
             Lookup::Upper(id) => Some(id),
-            Lookup::Lower(_, attributes) if self.open_files.contains_key(&Ino(attributes.inode)) => {
-                Some(self.promote(guard, Ino(attributes.inode))?)
+            Lookup::Lower(_, attributes) if self.open_files.contains_key(&attributes.inode) => {
+                Some(self.promote(guard, attributes.inode)?)
             }
             Lookup::Lower(..) => None,
         };
@@ -388,7 +388,7 @@ impl Locked {
     fn promote_found(&mut self, guard: &SharedTreeGuard<'_>, found: &Lookup) -> Result<EntryId> {
         match found {
             Lookup::Upper(id) => Ok(*id),
-            Lookup::Lower(_, attributes) => self.promote(guard, Ino(attributes.inode)),
+            Lookup::Lower(_, attributes) => self.promote(guard, attributes.inode),
         }
     }
 
@@ -396,7 +396,7 @@ impl Locked {
     fn number_of_directory(&self, found: &Lookup) -> Option<Ino> {
         match found {
             Lookup::Upper(id) => self.state.get(*id).filter(|inode| inode.is_directory()).map(|inode| inode.number),
-            Lookup::Lower(_, attributes) => (attributes.kind == tree::Kind::Directory).then_some(Ino(attributes.inode)),
+            Lookup::Lower(_, attributes) => (attributes.kind == tree::Kind::Directory).then_some(attributes.inode),
         }
     }
 

@@ -136,7 +136,7 @@ impl TreeMoves {
             let found = state.at_number(number).filter(|(_, inode)| inode.source() != Some(&Source::Lower));
             found.is_some_and(|(_, inode)| has_home_name(tree, state, inode, &none))
         };
-        places.map(|place| Ino::of_place(tree, &place)).filter(|number| !is_in_place(*number)).collect()
+        places.map(|place| tree.table().inode(&place)).filter(|number| !is_in_place(*number)).collect()
     }
 
     /// Plans to discard the changes at and below `path`, except for files of `untracked`. Those in

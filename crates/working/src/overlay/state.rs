@@ -492,7 +492,7 @@ pub(super) fn root_record(meta: Meta) -> Record {
 
 /// Returns `place` with its inode number in `tree`.
 pub(super) fn numbered(tree: &Tree, place: TreePlace) -> (TreePlace, Ino) {
-    let number = Ino::of_place(tree, &place);
+    let number = tree.table().inode(&place);
     (place, number)
 }
 

@@ -19,6 +19,7 @@ use super::walk::{BATCH_BYTES, Item, Walk};
 use super::{Counters, MAX_LISTED, SkippedPath};
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::directory::{Entry, Extent};
 use icechunkfs_tree::tree::{Attributes, Kind, Tree};
 use icechunkfs_views::views::{self, ViewTree};
@@ -217,7 +218,7 @@ fn without_file_names(tree: &Tree, path: &str) -> Vec<String> {
 
 /// Returns the expected number of files at or below directory `start`, from the snapshot's manifest
 /// infos: no manifest is read. For a view whose files are not those of the snapshot it is a guess.
-fn expected(view: &dyn ViewTree, start: u64) -> u64 {
+fn expected(view: &dyn ViewTree, start: Ino) -> u64 {
     let tree = view.tree();
     let table = view.tree().table();
     let Some(icechunkfs_tree::tree::nodes::TreePlace::Directory(top)) = table.place(start) else { return 0 };

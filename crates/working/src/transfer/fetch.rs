@@ -16,6 +16,7 @@ use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_format::format::chunk_payload::{Checksum, ChunkPayload};
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::reader::{Data, NativeChunk};
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_views::views::ViewTree;
 
@@ -49,7 +50,7 @@ pub(super) fn is_unreadable(error: &Error) -> bool {
 
 /// Returns the payload of file `inode`; none if the view makes its bytes, or they are those of
 /// several chunks.
-pub(super) async fn payload(view: &dyn ViewTree, inode: u64) -> Result<Option<ChunkPayload>> {
+pub(super) async fn payload(view: &dyn ViewTree, inode: Ino) -> Result<Option<ChunkPayload>> {
     let tree = view.tree();
     let Some(inode) = view.native(inode) else { return Ok(None) };
     tree.payload_of(inode).await

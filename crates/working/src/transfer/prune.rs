@@ -11,6 +11,7 @@ use super::kind_of;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, Result};
 use icechunkfs_base::file_name::is_dots;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::Kind;
 use icechunkfs_views::views::ViewTree;
 
@@ -29,7 +30,7 @@ impl Extra {
 
 /// Returns what `destination` has and directory `start` of `view` does not, except the export's
 /// marker.
-pub(super) async fn find(destination: &Arc<Destination>, view: &dyn ViewTree, start: u64) -> Result<Vec<Extra>> {
+pub(super) async fn find(destination: &Arc<Destination>, view: &dyn ViewTree, start: Ino) -> Result<Vec<Extra>> {
     let mut extra = Vec::new();
     // Directories that both sides have and that have not been listed yet.
     let mut open = vec![(start, String::new())];

@@ -10,6 +10,7 @@ use super::SkippedPath;
 use super::destination::join;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::file_name::is_dots;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::directory::{Entry, Extent};
 use icechunkfs_tree::tree::nodes::{MAX_NAME, TreePlace};
 use icechunkfs_tree::tree::{Attributes, Kind};
@@ -28,7 +29,7 @@ pub(super) struct Item {
     /// Directory of the file, relative to the start of the walk.
     pub(super) folder: Arc<str>,
     pub(super) name: String,
-    pub(super) inode: u64,
+    pub(super) inode: Ino,
     /// Size in bytes.
     pub(super) size: u64,
 }
@@ -50,22 +51,23 @@ pub(super) struct Walk {
     pub(super) left_out: Vec<SkippedPath>,
 }
 
-#[derive(Default)]
 struct Directory {
-    inode: u64,
+    inode: Ino,
     path: Arc<str>,
     /// Offset at which the listing continues.
     offset: u64,
     /// True if the listing has ended.
     is_listed: bool,
-    directories: VecDeque<(String, u64)>,
+    directories: VecDeque<(String, Ino)>,
     /// Names and attributes, and whether the size is known.
     files: VecDeque<(String, Attributes, bool)>,
 }
 
 impl Directory {
-    fn new(inode: u64, path: &str) -> Self {
-        Directory { inode, path: path.into(), ..Directory::default() }
+    fn new(inode: Ino, path: &str) -> Self {
+        let directories = VecDeque::new();
+        let files = VecDeque::new();
+        Directory { inode, path: path.into(), offset: 0, is_listed: false, directories, files }
     }
 
     async fn read_page(&mut self, view: &dyn ViewTree) -> Result<()> {
@@ -107,7 +109,7 @@ impl Directory {
 
 impl Walk {
     /// Creates a walk that starts at directory `inode` of `view`.
-    pub(super) fn new(view: Arc<dyn ViewTree>, inode: u64, skip: bool) -> Self {
+    pub(super) fn new(view: Arc<dyn ViewTree>, inode: Ino, skip: bool) -> Self {
         Walk { view, open: vec![Directory::new(inode, "")], skip, left_out: Vec::new() }
     }
 

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::super::chunks::{Chunks, Content, FoundChunk};
+use crate::inodes::Ino;
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_base::memory::{self, Reservation};
 use icechunkfs_format::zarr::{Coords, is_in_grid, is_prefix_in_grid};
@@ -47,7 +48,7 @@ pub(in crate::tree) struct PackedIndex(Bytes);
 struct PackedIndexKey {
     owner: Owner,
     /// Inode number of the shard.
-    shard: u64,
+    shard: Ino,
 }
 
 impl CacheKey for PackedIndexKey {
@@ -165,7 +166,7 @@ impl Chunks<'_> {
 
     /// Returns the index of the shard at `coords`, if one of its chunks exists.
     async fn packed_index(&self, packed: &PackedChunks, coords: &[u32]) -> Result<Option<PackedIndex>> {
-        let shard = self.array.first_number + self.array.position(coords);
+        let shard = Ino(self.array.first_number.0 + self.array.position(coords));
         let key = PackedIndexKey { owner: packed.owner, shard };
         if let Some(index) = self.reader.cache().get(&key) {
             return Ok(index);

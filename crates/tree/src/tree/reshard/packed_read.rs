@@ -10,6 +10,7 @@ use super::super::chunks::{Chunks, StoredChunk, range_of};
 use super::super::nodes::{NodeIndex, TreePlace};
 use super::ChunkForm;
 use super::packed::{PackedChunks, PackedIndex};
+use crate::inodes::Ino;
 use icechunkfs_base::error::{Context, Error, Result};
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::zarr::Coords;
@@ -35,7 +36,7 @@ impl Tree {
     /// Reads `range` of shard `inode`, whose index is `index`.
     pub(in crate::tree) async fn read_packed(
         self: &Arc<Self>,
-        inode: u64,
+        inode: Ino,
         node: NodeIndex,
         index: &PackedIndex,
         range: Range<u64>,
@@ -61,7 +62,7 @@ impl Tree {
         self.reader.read_many(parts).await
     }
 
-    fn packed_shard<'a>(&'a self, inode: u64, node: NodeIndex, index: &'a PackedIndex) -> Result<PackedShard<'a>> {
+    fn packed_shard<'a>(&'a self, inode: Ino, node: NodeIndex, index: &'a PackedIndex) -> Result<PackedShard<'a>> {
         let form = self.table.array(node).and_then(|array| array.form.as_deref());
         match (form, self.table.place(inode), self.chunks(node)) {
             (Some(ChunkForm::Packed(packed)), Some(TreePlace::Chunk(_, coords)), Some(chunks)) => {
@@ -73,7 +74,7 @@ impl Tree {
 
     /// Records a read of `range` of shard `inode`, and prefetches the next chunks if the reader
     /// goes through the shard.
-    fn prefetch_packed(self: &Arc<Self>, inode: u64, node: NodeIndex, index: &PackedIndex, range: &Range<u64>) {
+    fn prefetch_packed(self: &Arc<Self>, inode: Ino, node: NodeIndex, index: &PackedIndex, range: &Range<u64>) {
         let Some(resharded) = self.resharded() else { return };
         let most = self.reader.prefetch_limit();
         let Some(wanted) = resharded.streams.record(inode, range, most) else { return };

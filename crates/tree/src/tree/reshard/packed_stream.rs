@@ -10,6 +10,7 @@ use std::ops::Range;
 use lru::LruCache;
 use parking_lot::Mutex;
 
+use crate::inodes::Ino;
 use icechunkfs_base::access_pattern::Sequence;
 
 /// Readers that are remembered.
@@ -24,7 +25,7 @@ const MAX_GAP: u64 = 4 << 20;
 
 /// Readers of shards, by inode.
 #[derive(Debug)]
-pub(in crate::tree) struct PackedStreams(Mutex<LruCache<u64, Sequence>>);
+pub(in crate::tree) struct PackedStreams(Mutex<LruCache<Ino, Sequence>>);
 
 impl Default for PackedStreams {
     fn default() -> Self {
@@ -35,7 +36,7 @@ impl Default for PackedStreams {
 impl PackedStreams {
     /// Records a read of `range` of shard `inode`. Returns the range to prefetch, of at most `most`
     /// bytes.
-    pub(super) fn record(&self, inode: u64, range: &Range<u64>, most: u64) -> Option<Range<u64>> {
+    pub(super) fn record(&self, inode: Ino, range: &Range<u64>, most: u64) -> Option<Range<u64>> {
         let mut streams = self.0.lock();
         let stream = streams.get_mut(&inode);
         let Some(stream) = stream.filter(|stream| stream.is_near(range, MAX_GAP)) else {
@@ -55,7 +56,7 @@ impl PackedStreams {
     }
 
     /// Sets the end of what was prefetched of shard `inode`, where it is less than was to be.
-    pub(super) fn fetched(&self, inode: u64, end: u64) {
+    pub(super) fn fetched(&self, inode: Ino, end: u64) {
         if let Some(stream) = self.0.lock().get_mut(&inode) {
             stream.prefetched_until(end);
         }
@@ -71,13 +72,13 @@ mod tests {
     #[test]
     fn readers_in_sequence_get_more_and_more() {
         let streams = PackedStreams::default();
-        assert_eq!(streams.record(1, &(0..128 * KIB), u64::MAX), None, "any read begins so");
-        assert_eq!(streams.record(1, &(128 * KIB..256 * KIB), u64::MAX), Some(256 * KIB..768 * KIB));
-        assert_eq!(streams.record(1, &(256 * KIB..384 * KIB), u64::MAX), Some(768 * KIB..1152 * KIB));
-        assert_eq!(streams.record(1, &(384 * KIB..512 * KIB), u64::MAX), None, "half of the window is left");
+        assert_eq!(streams.record(Ino(1), &(0..128 * KIB), u64::MAX), None, "any read begins so");
+        assert_eq!(streams.record(Ino(1), &(128 * KIB..256 * KIB), u64::MAX), Some(256 * KIB..768 * KIB));
+        assert_eq!(streams.record(Ino(1), &(256 * KIB..384 * KIB), u64::MAX), Some(768 * KIB..1152 * KIB));
+        assert_eq!(streams.record(Ino(1), &(384 * KIB..512 * KIB), u64::MAX), None, "half of the window is left");
         let mut fetched = 1152 * KIB;
         for n in 4..1000 {
-            if let Some(range) = streams.record(1, &(n * 128 * KIB..(n + 1) * 128 * KIB), u64::MAX) {
+            if let Some(range) = streams.record(Ino(1), &(n * 128 * KIB..(n + 1) * 128 * KIB), u64::MAX) {
                 assert_eq!(range.start, fetched);
                 fetched = range.end;
                 assert!(range.end <= (n + 1) * 128 * KIB + MAX_AHEAD);
@@ -90,18 +91,18 @@ mod tests {
     fn readers_that_jump_get_nothing() {
         let streams = PackedStreams::default();
         for n in [3, 100, 7, 55, 80, 20_u64] {
-            assert_eq!(streams.record(1, &(n << 24..(n << 24) + 4096), u64::MAX), None);
+            assert_eq!(streams.record(Ino(1), &(n << 24..(n << 24) + 4096), u64::MAX), None);
         }
-        streams.record(2, &(0..4096), 0);
-        assert_eq!(streams.record(2, &(4096..8192), 0), None, "nothing may be prefetched");
+        streams.record(Ino(2), &(0..4096), 0);
+        assert_eq!(streams.record(Ino(2), &(4096..8192), 0), None, "nothing may be prefetched");
     }
 
     #[test]
     fn what_had_no_room_is_fetched_again() {
         let streams = PackedStreams::default();
-        streams.record(1, &(0..128 * KIB), u64::MAX);
-        assert_eq!(streams.record(1, &(128 * KIB..256 * KIB), u64::MAX), Some(256 * KIB..768 * KIB));
-        streams.fetched(1, 300 * KIB);
-        assert_eq!(streams.record(1, &(256 * KIB..384 * KIB), u64::MAX), Some(384 * KIB..1152 * KIB));
+        streams.record(Ino(1), &(0..128 * KIB), u64::MAX);
+        assert_eq!(streams.record(Ino(1), &(128 * KIB..256 * KIB), u64::MAX), Some(256 * KIB..768 * KIB));
+        streams.fetched(Ino(1), 300 * KIB);
+        assert_eq!(streams.record(Ino(1), &(256 * KIB..384 * KIB), u64::MAX), Some(384 * KIB..1152 * KIB));
     }
 }

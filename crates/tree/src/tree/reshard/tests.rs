@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::super::Tree;
 use super::super::tests::{array, entries, files, inline, tree};
 use super::{ReshardFinding, Resharding};
-use crate::tree::ROOT;
+use crate::inodes::Ino;
 use icechunkfs_base::error::ErrorKind;
 use icechunkfs_format::format::testing::{TestNode, TestPayload, TestRefs, group, id, node_id};
 
@@ -160,5 +160,5 @@ async fn what_is_left_as_stored_has_a_reason() {
     assert_eq!((nodes, more), (vec![(2, true), (3, true)], 0));
     assert_eq!(tree.resharded().unwrap().reason(2), Some("it has no dimensions"));
     assert_eq!((tree.resharded().unwrap().reason(1), tree.zarr_json(3)), (None, Some(&b"{"[..])));
-    assert_eq!(tree.attributes(ROOT).await.unwrap().inode, ROOT);
+    assert_eq!(tree.attributes(Ino::ROOT).await.unwrap().inode, Ino::ROOT);
 }

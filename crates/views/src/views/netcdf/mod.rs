@@ -72,7 +72,7 @@ use icechunkfs_repo::reader::buffer::BUFFER_SIZE;
 use icechunkfs_tree::inodes::{Ino, VIEW};
 use icechunkfs_tree::tree::directory::{Entry, Extent};
 use icechunkfs_tree::tree::nodes::{MAX_NAME, NodeIndex, TreePlace};
-use icechunkfs_tree::tree::{Attributes, Kind, ROOT, Tree};
+use icechunkfs_tree::tree::{Attributes, Kind, Tree};
 
 /// Name of the view, and of its report.
 pub const NAME: &str = "netcdf";
@@ -148,15 +148,15 @@ impl NetcdfView {
         Attributes { inode, kind: Kind::Directory, size: 0 }
     }
 
-    fn directory_node(&self, inode: u64) -> Option<NodeIndex> {
+    fn directory_node(&self, inode: Ino) -> Option<NodeIndex> {
         match self.tree.table().place(inode)? {
             TreePlace::Directory(node) if self.is_directory(node) => Some(node),
             _ => None,
         }
     }
 
-    fn file_node(&self, inode: u64) -> Option<NodeIndex> {
-        let node = NodeIndex::try_from(VIEW.position(Ino(inode))?).ok()?;
+    fn file_node(&self, inode: Ino) -> Option<NodeIndex> {
+        let node = NodeIndex::try_from(VIEW.position(inode)?).ok()?;
         self.has_file(node).then_some(node)
     }
 
@@ -172,7 +172,7 @@ impl NetcdfView {
     async fn file_attributes(&self, node: NodeIndex) -> Result<Attributes> {
         let file = self.file(node).await?;
         let size = file.get().map_or(0, |file| file.plan.size());
-        Ok(Attributes { inode: VIEW.at(node.into()).0, kind: Kind::File, size })
+        Ok(Attributes { inode: VIEW.at(node.into()), kind: Kind::File, size })
     }
 
     /// Returns the entry of a file in a listing. Its size needs its header, which names do not. A
@@ -183,7 +183,7 @@ impl NetcdfView {
             Extent::Names => None,
             _ => self.file_attributes(node).await.ok().map(|attributes| attributes.size),
         };
-        Entry::file(name, VIEW.at(node.into()).0, size, offset)
+        Entry::file(name, VIEW.at(node.into()), size, offset)
     }
 
     /// Returns the file of `node`, made if it is not kept.
@@ -350,8 +350,8 @@ impl ViewTree for NetcdfView {
         &self.tree
     }
 
-    async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
-        if report::is_report(parent) || (parent == ROOT && name == control_directory::NAME) {
+    async fn lookup(&self, parent: Ino, name: &str) -> Result<Option<Attributes>> {
+        if report::is_report(parent) || (parent == Ino::ROOT && name == control_directory::NAME) {
             return Ok(self.report().await?.lookup(parent, name));
         }
         let node = self.directory_node(parent).ok_or_else(|| not_a_directory(parent))?;
@@ -364,7 +364,7 @@ impl ViewTree for NetcdfView {
         }
     }
 
-    async fn attributes(&self, inode: u64) -> Result<Attributes> {
+    async fn attributes(&self, inode: Ino) -> Result<Attributes> {
         if let Some(node) = self.file_node(inode) {
             return self.file_attributes(node).await.context(|| self.file_path(node));
         }
@@ -374,7 +374,7 @@ impl ViewTree for NetcdfView {
         self.directory_node(inode).map(|node| self.directory(node)).ok_or_else(|| no_such(inode))
     }
 
-    async fn list(&self, inode: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
+    async fn list(&self, inode: Ino, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
         if report::is_report(inode) {
             return if self.report().await?.list(inode, offset, sink) { Ok(()) } else { Err(not_a_directory(inode)) };
         }
@@ -409,7 +409,7 @@ impl ViewTree for NetcdfView {
         Ok(())
     }
 
-    async fn read(&self, inode: u64, offset: u64, size: u32) -> Result<Data> {
+    async fn read(&self, inode: Ino, offset: u64, size: u32) -> Result<Data> {
         match self.file_node(inode) {
             Some(node) => self.read_file(node, offset, size).await.map(Data::Bytes).context(|| self.file_path(node)),
             None if report::is_report(inode) => {
@@ -419,7 +419,7 @@ impl ViewTree for NetcdfView {
         }
     }
 
-    fn allocated(&self, inode: u64) -> Option<u64> {
+    fn allocated(&self, inode: Ino) -> Option<u64> {
         let node = self.file_node(inode)?;
         self.files.lock().peek(&node)?.get().map(|file| file.allocated)
     }
@@ -428,7 +428,7 @@ impl ViewTree for NetcdfView {
         true
     }
 
-    fn native(&self, _inode: u64) -> Option<u64> {
+    fn native(&self, _inode: Ino) -> Option<Ino> {
         None
     }
 
@@ -436,7 +436,7 @@ impl ViewTree for NetcdfView {
         Omissions::find(&self.tree, LEAVES_OUT, |node| Some((node, self.reason(node)?)))
     }
 
-    fn describe(&self, inode: u64) -> String {
+    fn describe(&self, inode: Ino) -> String {
         match self.file_node(inode) {
             Some(node) => self.file_path(node),
             None => self.tree.describe(inode),

@@ -14,6 +14,7 @@ use icechunkfs_format::zarr::Coords;
 use icechunkfs_format::zarr::shard::{Index, ShardLayout};
 use icechunkfs_repo::reader::Data;
 use icechunkfs_repo::reader::chunk::NativeChunk;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace};
 
@@ -77,7 +78,7 @@ impl Stored {
 /// Stored bytes that were found.
 #[derive(Debug)]
 pub(super) struct StoredRange {
-    inode: u64,
+    inode: Ino,
     /// The chunk that they are in.
     payload: ChunkPayload,
     offset: u64,
@@ -120,7 +121,7 @@ impl StoredRange {
 pub(super) struct StoredPlace<'a> {
     node: NodeIndex,
     coords: Coords,
-    inode: u64,
+    inode: Ino,
     /// Structure of the shard, and number of the inner chunk in it.
     inner: Option<(&'a ShardLayout, u64)>,
 }
@@ -166,7 +167,7 @@ impl<'a> StoredPlace<'a> {
 
     /// Returns the inode of the chunk if it is stored, with `length` bytes; another length is an
     /// error.
-    pub(super) async fn stored_as(&self, tree: &Arc<Tree>, length: u64) -> Result<Option<u64>> {
+    pub(super) async fn stored_as(&self, tree: &Arc<Tree>, length: u64) -> Result<Option<Ino>> {
         match tree.payload_at(self.node, &self.coords).await?.map(|payload| payload.length()) {
             None => Ok(None),
             Some(stored) if stored == length => Ok(Some(self.inode)),
@@ -206,7 +207,7 @@ impl<'a> StoredPlace<'a> {
 
 /// Reads `length` bytes of chunk file `inode` from `offset` on, on memory that the caller has
 /// reserved.
-pub(super) async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Bytes> {
+pub(super) async fn read(tree: &Arc<Tree>, inode: Ino, offset: u64, length: u64) -> Result<Bytes> {
     let mut data = read_step(tree, inode, offset, length).await?;
     if let Data::Bytes(bytes) = &data
         && bytes.len() as u64 == length
@@ -226,7 +227,7 @@ pub(super) async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64)
 }
 
 /// Reads at most `length` bytes, up to [`STEP`], and at least one, unless `length` is 0.
-async fn read_step(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Data> {
+async fn read_step(tree: &Arc<Tree>, inode: Ino, offset: u64, length: u64) -> Result<Data> {
     let data = tree.read(inode, offset, length.min(STEP) as u32).await?;
     if data.is_empty() && length > 0 {
         let short = format!("{}: shorter than its reference says", tree.describe(inode));

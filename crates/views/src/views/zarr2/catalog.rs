@@ -20,6 +20,7 @@ use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
 use icechunkfs_format::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::array::Array;
 use icechunkfs_tree::tree::nodes::{NodeIndex, ZARR_JSON};
@@ -65,7 +66,7 @@ pub(super) struct Catalog {
 
 #[derive(Debug)]
 struct DocumentCache {
-    documents: LruCache<u64, Bytes>,
+    documents: LruCache<Ino, Bytes>,
     bytes: usize,
 }
 
@@ -335,7 +336,7 @@ impl Catalog {
 }
 
 impl DocumentCache {
-    fn insert(&mut self, inode: u64, document: Bytes) {
+    fn insert(&mut self, inode: Ino, document: Bytes) {
         self.bytes += document.len();
         if let Some(replaced) = self.documents.put(inode, document) {
             self.bytes -= replaced.len();

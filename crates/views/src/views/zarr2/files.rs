@@ -57,13 +57,13 @@ impl DocumentKind {
 
 impl DocumentFile {
     /// Returns the inode number.
-    pub(super) fn inode(self) -> u64 {
-        VIEW.at(u64::from(self.node) * OF_NODE_IN_VIEW + self.kind as u64).0
+    pub(super) fn inode(self) -> Ino {
+        VIEW.at(u64::from(self.node) * OF_NODE_IN_VIEW + self.kind as u64)
     }
 
     /// Returns the document with an inode number.
-    pub(super) fn from_inode(inode: u64) -> Option<Self> {
-        let position = VIEW.position(Ino(inode))?;
+    pub(super) fn from_inode(inode: Ino) -> Option<Self> {
+        let position = VIEW.position(inode)?;
         let kind = *KINDS.get((position % OF_NODE_IN_VIEW) as usize)?;
         Some(DocumentFile { node: NodeIndex::try_from(position / OF_NODE_IN_VIEW).ok()?, kind })
     }
@@ -83,7 +83,7 @@ mod tests {
             }
         }
         for other in [0, 1, 1 << 61, (1 << 62) - 1, VIEW.at(OF_NODE_IN_VIEW << 32).0, (1 << 63) - 1, u64::MAX] {
-            assert_eq!(DocumentFile::from_inode(other), None);
+            assert_eq!(DocumentFile::from_inode(Ino(other)), None);
         }
     }
 }

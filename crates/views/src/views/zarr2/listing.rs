@@ -16,6 +16,7 @@ use crate::views::{Sink, ViewTree};
 use icechunkfs_base::error::Result;
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_format::zarr::chunk_key::Separator;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::chunks::known;
 use icechunkfs_tree::tree::directory::{Entry, Extent};
 use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace};
@@ -29,13 +30,13 @@ const CHUNKS: u64 = 1 << 61;
 const PAGE: usize = 1024;
 
 /// Returns the attributes of a directory.
-pub(super) fn directory(inode: u64) -> Attributes {
+pub(super) fn directory(inode: Ino) -> Attributes {
     Attributes { inode, kind: Kind::Directory, size: 0 }
 }
 
 impl Zarr2View {
     /// Lists `.` and `..`. Returns false if the sink is full.
-    fn list_dots(&self, inode: u64, parent: &TreePlace, offset: u64, sink: &mut Sink<'_>) -> bool {
+    fn list_dots(&self, inode: Ino, parent: &TreePlace, offset: u64, sink: &mut Sink<'_>) -> bool {
         let dots = [(DOT, ".", inode), (DOT_DOT, "..", self.tree().table().inode(parent))];
         dots.into_iter()
             .filter(|(at, ..)| *at > offset)

@@ -38,9 +38,10 @@ use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_format::zarr::chunk_key::{Separator, parse_number};
 use icechunkfs_format::zarr::{Coords, is_prefix_in_grid};
 use icechunkfs_repo::reader::Data;
+use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::tree::directory::Extent;
 use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace};
-use icechunkfs_tree::tree::{Attributes, Kind, ROOT, Tree};
+use icechunkfs_tree::tree::{Attributes, Kind, Tree};
 
 /// Snapshot as a hierarchy of Zarr version 2.
 #[derive(Debug)]
@@ -74,8 +75,8 @@ impl Zarr2View {
         self.consolidated.get_or_try_init(|| consolidated::make(&self.catalog)).await.cloned()
     }
 
-    async fn lookup_in(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
-        if report::is_report(parent) || (parent == ROOT && name == control_directory::NAME) {
+    async fn lookup_in(&self, parent: Ino, name: &str) -> Result<Option<Attributes>> {
+        if report::is_report(parent) || (parent == Ino::ROOT && name == control_directory::NAME) {
             return Ok(self.report().await?.lookup(parent, name));
         }
         match self.place(parent)? {
@@ -153,7 +154,7 @@ impl Zarr2View {
         Ok(self.catalog.form(node).await? == Some(NodeForm::Array { has_checksum: true }))
     }
 
-    async fn attributes_of(&self, inode: u64) -> Result<Attributes> {
+    async fn attributes_of(&self, inode: Ino) -> Result<Attributes> {
         if report::is_report(inode) {
             return self.report().await?.attributes(inode).ok_or_else(|| no_such(inode));
         }
@@ -174,7 +175,7 @@ impl Zarr2View {
         }
     }
 
-    async fn list_in(&self, inode: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
+    async fn list_in(&self, inode: Ino, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
         if report::is_report(inode) {
             let is_directory = self.report().await?.list(inode, offset, sink);
             return if is_directory { Ok(()) } else { Err(not_a_directory(inode)) };
@@ -192,7 +193,7 @@ impl Zarr2View {
         }
     }
 
-    async fn read_from(&self, inode: u64, offset: u64, size: u32) -> Result<Data> {
+    async fn read_from(&self, inode: Ino, offset: u64, size: u32) -> Result<Data> {
         if report::is_report(inode) {
             return self
                 .report()
@@ -214,7 +215,7 @@ impl Zarr2View {
         self.tree().read(inode, offset, size.min(left)).await
     }
 
-    fn place(&self, inode: u64) -> Result<TreePlace> {
+    fn place(&self, inode: Ino) -> Result<TreePlace> {
         self.tree().table().place(inode).ok_or_else(|| no_such(inode))
     }
 }
@@ -225,23 +226,23 @@ impl ViewTree for Zarr2View {
         self.catalog.tree()
     }
 
-    async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
+    async fn lookup(&self, parent: Ino, name: &str) -> Result<Option<Attributes>> {
         self.lookup_in(parent, name).await.context(|| format!("{}: `{name}`", self.describe(parent)))
     }
 
-    async fn attributes(&self, inode: u64) -> Result<Attributes> {
+    async fn attributes(&self, inode: Ino) -> Result<Attributes> {
         self.attributes_of(inode).await.context(|| self.describe(inode))
     }
 
-    async fn list(&self, inode: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
+    async fn list(&self, inode: Ino, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
         self.list_in(inode, offset, extent, sink).await.context(|| self.describe(inode))
     }
 
-    async fn read(&self, inode: u64, offset: u64, size: u32) -> Result<Data> {
+    async fn read(&self, inode: Ino, offset: u64, size: u32) -> Result<Data> {
         self.read_from(inode, offset, size).await.context(|| self.describe(inode))
     }
 
-    fn native(&self, inode: u64) -> Option<u64> {
+    fn native(&self, inode: Ino) -> Option<Ino> {
         let TreePlace::Chunk(node, coords) = self.tree().table().place(inode)? else { return None };
         let is_whole = matches!(self.catalog.form_now(node), Ok(Some(NodeForm::Array { has_checksum: false })));
         (is_whole && !self.tree().table().is_chunk_directory(node, &coords)).then_some(inode)
@@ -257,7 +258,7 @@ impl ViewTree for Zarr2View {
         found
     }
 
-    fn describe(&self, inode: u64) -> String {
+    fn describe(&self, inode: Ino) -> String {
         let table = self.tree().table();
         let join = |node, name: &str| match table.path(node).as_str() {
             "" => format!("/{name}"),
@@ -272,11 +273,11 @@ impl ViewTree for Zarr2View {
                 None => join(node, ""),
             },
             Some(TreePlace::Directory(node)) => format!("/{}", table.path(node)),
-            _ => format!("inode {inode}"),
+            _ => inode.to_string(),
         }
     }
 }
 
-fn is_a_directory(inode: u64) -> Error {
-    Error::new(ErrorKind::IsADirectory, format!("inode {inode} is a directory"))
+fn is_a_directory(inode: Ino) -> Error {
+    Error::new(ErrorKind::IsADirectory, format!("{inode} is a directory"))
 }

@@ -173,7 +173,7 @@ impl Merge<'_> {
 
     /// Returns the number of the new base's entry under a name.
     fn number_at(&self, name: &FileName) -> Option<Ino> {
-        Some(Ino::of_place(&self.to.tree, name.place.as_ref()?))
+        Some(self.to.tree.table().inode(name.place.as_ref()?))
     }
 
     /// Keeps the names of a file with bytes in the working tree. With `is_split` the file becomes
@@ -237,7 +237,7 @@ impl Merge<'_> {
             };
             // The kernel may have another file, which had the name before, by the number that the
             // name gets.
-            let other = Ino::of_place(&self.to.tree, &place);
+            let other = self.to.tree.table().inode(&place);
             if other != inode.number {
                 self.out.invalidations.push(Invalidation::Inode(other));
             }

@@ -194,7 +194,7 @@ impl TreeMoves {
             let (Some(before), Some(after)) = (from.0.base_number(number), to.0.base_number(number)) else { continue };
             let is_same = Arc::ptr_eq(from.1, to.1) && before == after
                 || matches!(
-                    (from.1.tree.payload_of(before.0).await, to.1.tree.payload_of(after.0).await),
+                    (from.1.tree.payload_of(before).await, to.1.tree.payload_of(after).await),
                     (Ok(Some(before)), Ok(Some(after))) if before == after
                 );
             if is_same {

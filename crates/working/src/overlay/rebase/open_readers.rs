@@ -118,10 +118,10 @@ impl TreeMoves {
             // The merge has made it independent of the base.
             return Ok(None);
         }
-        let old = self.upper.base().tree.payload_of(reader.in_base.0).await?;
+        let old = self.upper.base().tree.payload_of(reader.in_base).await?;
         let new = match candidate.state.base_number(reader.number) {
             // One that cannot be read is another: programs that open it get the error.
-            Some(number) => candidate.base.tree.payload_of(number.0).await.ok().flatten(),
+            Some(number) => candidate.base.tree.payload_of(number).await.ok().flatten(),
             None => None,
         };
         Ok(old.filter(|old| new.as_ref() != Some(old)))
@@ -147,7 +147,7 @@ impl Locked {
         let reader = |number: Ino| {
             let in_base = self.state.base_number(number)?;
             let tree = &self.base.tree;
-            let place = tree.table().place(in_base.0).filter(|place| !tree.is_directory_place(place))?;
+            let place = tree.table().place(in_base).filter(|place| !tree.is_directory_place(place))?;
             let is_hidden = || self.state.at_number(number).is_none() && !self.state.shows_base_at(tree, &place);
             if only_hidden && !is_hidden() {
                 return None;
@@ -214,9 +214,8 @@ impl Candidate {
     /// Returns the place of the base's file with `number`, if that shows.
     fn shown_at(&self, number: Ino) -> Option<TreePlace> {
         let tree = &self.base.tree;
-        let place =
-            Some(number).filter(|number| number.is_of_base()).and_then(|number| tree.table().place(number.0))?;
-        let is_file = Ino::of_place(tree, &place) == number && !tree.is_directory_place(&place);
+        let place = Some(number).filter(|number| number.is_of_base()).and_then(|number| tree.table().place(number))?;
+        let is_file = tree.table().inode(&place) == number && !tree.is_directory_place(&place);
         (is_file && self.state.shows_base_at(tree, &place)).then_some(place)
     }
 
@@ -316,9 +315,9 @@ fn names_of(state: &State, base: &Base, number: Ino) -> Vec<Invalidation> {
     if let Some(inode) = state.by_number(number).and_then(|id| state.get(id)) {
         return inode.names.iter().filter_map(entry).collect();
     }
-    let above = base.tree.table().place(number.0).and_then(|place| base.tree.parent_of(&place));
+    let above = base.tree.table().place(number).and_then(|place| base.tree.parent_of(&place));
     let Some((above, name)) = above else { return Vec::new() };
-    let natural = Ino::of_place(&base.tree, &above);
+    let natural = base.tree.table().inode(&above);
     let parent = state.at_place(&base.tree, &above).and_then(|id| state.get(id)).map_or(natural, |inode| inode.number);
     vec![Invalidation::Entry(parent, Name::new(name.as_bytes()))]
 }

@@ -79,7 +79,7 @@ impl State {
     /// Returns the inode that shows `place` of the base: not another one that only has its number,
     /// with an old version of the file.
     pub(in super::super) fn at_place(&self, tree: &Tree, place: &TreePlace) -> Option<EntryId> {
-        let number = Ino::of_place(tree, place);
+        let number = tree.table().inode(place);
         self.shown.get(&number).or_else(|| self.promoted.get(&number)).copied()
     }
 
@@ -96,7 +96,7 @@ impl State {
     pub(in super::super) fn shows_base_at(&self, tree: &Tree, place: &TreePlace) -> bool {
         let mut at = place.clone();
         while let Some((above, name)) = tree.parent_of(&at) {
-            if let Some(id) = self.by_number(Ino::of_place(tree, &above)) {
+            if let Some(id) = self.by_number(tree.table().inode(&above)) {
                 let living = self.get(id).filter(|inode| id == ROOT || !inode.names.is_empty());
                 let directory = living.and_then(Inode::directory);
                 return directory.is_some_and(|directory| directory.get(&Name::new(name.as_bytes())).is_none());

@@ -94,7 +94,7 @@ fn a_dump_creates_the_same_state() {
 fn numbers_are_those_of_the_base_or_far_above() {
     let tree = tree();
     let state = replay(&tree, records());
-    let number = Ino::of_place(&tree, &tree.place_of("/a").unwrap());
+    let number = tree.table().inode(&tree.place_of("/a").unwrap());
     assert_eq!(state.by_number(number), Some(A));
     assert_eq!(state.get(A).unwrap().number, number);
     assert!(!state.get(FILE).unwrap().number.is_of_base());
