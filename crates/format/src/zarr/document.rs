@@ -43,6 +43,23 @@ pub fn reserve_members(zarr_json: &[u8]) -> Result<Meter> {
     Meter::prepaid(WHAT, memory_of(zarr_json).saturating_add(3 * zarr_json.len() as u64))
 }
 
+/// Reserves the memory that [`super::three_way::merge`] of three documents takes.
+///
+/// Errors: as for [`reserve`].
+pub fn reserve_merge(documents: [&[u8]; 3]) -> Result<Meter> {
+    /// Bytes of a member: its name and value in a list and in a map, which grow by doubling.
+    const MEMBER: u64 = 256;
+    /// Copies of the text that exist at a time: values, and the objects that are made of them.
+    const COPIES: u64 = 4;
+    if documents.iter().all(|document| document.len() <= SMALL) {
+        return Ok(Meter::brief(WHAT));
+    }
+    // Members of all levels, whatever else the text is.
+    let members = |document: &[u8]| document.iter().filter(|byte| **byte == b':').count() as u64;
+    let bytes = documents.iter().map(|document| MEMBER * members(document) + COPIES * document.len() as u64);
+    Meter::prepaid(WHAT, bytes.sum())
+}
+
 /// Reserves what [`reserve`] does for the one of `documents` that takes the most: they are looked
 /// into one after another.
 ///

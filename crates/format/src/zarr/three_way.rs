@@ -5,6 +5,8 @@
 //! dimension; and the documents in consolidated metadata as documents, so that they go on saying
 //! what the nodes' own documents say.
 
+use std::collections::HashMap;
+
 use super::members::{Members, list, quoted};
 
 /// Most levels of objects below a document that are looked into. Deeper values are merged as a
@@ -93,14 +95,14 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Returns the members of all three, if all are objects without a name twice.
+    /// Returns the members of all three, if all are objects.
     fn members(self) -> Option<[Members<'a>; 3]> {
-        let members = |text: Option<&'a str>| Members::parse(text?).ok().filter(has_names_once);
+        let members = |text: Option<&'a str>| Members::parse(text?).ok();
         Some([members(self.base)?, members(self.ours)?, members(self.theirs)?])
     }
 }
 
-/// Merges a value that each side has. Returns none, with the paths of the conflicts, if both sides
+/// Merges a value. Returns none if it is removed, and adds the paths of the conflicts if both sides
 /// changed it in different ways.
 fn merge_value(part: Part, values: Values<'_>, path: &str, conflicts: &mut Vec<String>) -> Option<String> {
     if let Some(value) = values.unless_both_changed() {
@@ -111,10 +113,8 @@ fn merge_value(part: Part, values: Values<'_>, path: &str, conflicts: &mut Vec<S
         Part::Shape => merge_list(values),
         Part::Document | Part::Attributes | Part::Consolidated | Part::Nodes => {
             let is_deep = path.bytes().filter(|byte| *byte == b'/').count() > MAX_LEVELS;
-            match values.members().filter(|_| !is_deep) {
-                Some(members) => return Some(merge_members(part, &members, path, conflicts)),
-                None => None,
-            }
+            let members = values.members().filter(|_| !is_deep);
+            members.and_then(|members| merge_members(part, &members, path, conflicts))
         }
     };
     if merged.is_none() {
@@ -123,27 +123,27 @@ fn merge_value(part: Part, values: Values<'_>, path: &str, conflicts: &mut Vec<S
     merged
 }
 
+/// Merges objects, member by member. Returns none if one of them has a name twice.
 fn merge_members(
     part: Part,
     [base, ours, theirs]: &[Members<'_>; 3],
     path: &str,
     conflicts: &mut Vec<String>,
-) -> String {
-    let added = ours.iter().map(|(name, _)| name).filter(|name| theirs.get(name).is_none());
-    let names = theirs.iter().map(|(name, _)| name).chain(added);
-    let mut members = Vec::new();
-    for name in names {
-        let values = Values { base: base.get(name), ours: ours.get(name), theirs: theirs.get(name) };
-        let value = match values.unless_both_changed() {
-            Some(value) => value.map(str::to_owned),
-            None => {
-                let below = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
-                merge_value(part.of_member(name), values, &below, conflicts)
-            }
-        };
-        members.extend(value.map(|value| format!("{}:{value}", quoted(name))));
+) -> Option<String> {
+    // An object may have very many members.
+    let [in_base, in_ours, in_theirs] = [by_name(base)?, by_name(ours)?, by_name(theirs)?];
+    let added = ours.iter().map(|(name, _)| name).filter(|name| !in_theirs.contains_key(name));
+    let mut merged = String::from("{");
+    for name in theirs.iter().map(|(name, _)| name).chain(added) {
+        let [base, ours, theirs] = [&in_base, &in_ours, &in_theirs].map(|members| members.get(name).copied());
+        let below = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
+        let value = merge_value(part.of_member(name), Values { base, ours, theirs }, &below, conflicts);
+        if let Some(value) = value {
+            let comma = if merged.len() > 1 { "," } else { "" };
+            merged += &format!("{comma}{}:{value}", quoted(name));
+        }
     }
-    format!("{{{}}}", members.join(","))
+    Some(merged + "}")
 }
 
 /// Merges lists of one length, element by element.
@@ -159,9 +159,10 @@ fn merge_list(values: Values<'_>) -> Option<String> {
     Some(format!("[{}]", elements.join(",")))
 }
 
-fn has_names_once(members: &Members<'_>) -> bool {
-    let mut names = std::collections::HashSet::new();
-    members.iter().all(|(name, _)| names.insert(name))
+/// Returns the values by name; none if there is a name twice.
+fn by_name<'m>(members: &'m Members<'_>) -> Option<HashMap<&'m str, &'m str>> {
+    let mut values = HashMap::new();
+    members.iter().all(|(name, value)| values.insert(name, value).is_none()).then_some(values)
 }
 
 /// Returns true if two values have the same text but for whitespace. The same number in another
@@ -305,6 +306,17 @@ mod tests {
             format!("{{'attributes':{}{leaf}{}}}", "{'a':".repeat(levels), "}".repeat(levels))
         };
         assert!(matches!(merged(&nested(1), &nested(2), &nested(3)), MergedDocument::Conflict(_)));
+    }
+
+    /// A repository can have any document: the time must not grow with the square of its members.
+    #[test]
+    fn very_many_attributes_are_merged() {
+        let document = |first: u32, last: u32| {
+            let members: Vec<String> =
+                (0..60_000).map(|n| format!("'a{n}':{}", if n == 0 { first } else { last })).collect();
+            format!("{{'attributes':{{{}}}}}", members.join(","))
+        };
+        assert_eq!(merged(&document(1, 1), &document(2, 1), &document(1, 3)), whole(&document(2, 3)));
     }
 
     /// Against a merge of parsed values, by its definition.
