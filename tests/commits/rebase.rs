@@ -267,7 +267,7 @@ async fn chunks_go_with_a_document_that_leaves_them_their_places_and_meaning() {
     let shrink = |m: &mut Model| m.resize("/z", &[4]);
     merges(shrink, first).await;
     merges(|m| set(m, "/z", "units", 1), first).await;
-    // What is deleted on one side may be beyond the shape of the other.
+    // A chunk that one side deletes may be beyond the shape of the other.
     merges(shrink, |m| drop(m.get("/z").chunks.remove(&vec![5]))).await;
 }
 

@@ -13,6 +13,7 @@ use tracing::info;
 
 use super::changes::ChangeSet;
 use super::conflicts::{self, ChunkSet, Conflict};
+use super::documents::take_merged;
 use super::engine::{Engine, RESERVED, WrittenCommit};
 use super::gc_guard;
 use super::hierarchy::{Extent, write_nodes};
@@ -276,7 +277,7 @@ impl Engine {
         let found = rebase::compare(repository, &self.reader, &work.base, commits, ahead, &work.changes).await?;
         let Some(found) = found else { return Ok(Vec::new()) };
         rebase::drop_chunks(&mut work.changes, &mut work.chunks, &found.same_in_tip);
-        conflicts::take_merged(&mut work.changes, found.merged, &found.tip);
+        take_merged(&mut work.changes, found.merged, &found.tip);
         let are_solvable = conflicts::are_solvable(&found.conflicts);
         match work.request.on_conflict {
             _ if found.conflicts.is_empty() => {}

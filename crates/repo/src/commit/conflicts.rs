@@ -17,23 +17,21 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::changes::{ChangeSet, ChunkChange, WrittenNode};
+use super::changes::{ChangeSet, ChunkChange};
+use super::documents::{DocumentChange, KeptPlaces, MergedDocuments, merge_document};
 use super::moves::find_moved;
 use super::nodes::parent;
 use icechunkfs_base::error::Result;
 use icechunkfs_base::memory::{Meter, SharedReservation};
 use icechunkfs_base::printable;
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
-use icechunkfs_format::format::snapshot::Snapshot;
+use icechunkfs_format::format::snapshot::{Node, Snapshot};
 use icechunkfs_format::format::transaction_log::{NODE_BYTES, NodeChange, TransactionLog};
-use icechunkfs_format::zarr::array::ArrayMetadata;
-use icechunkfs_format::zarr::document;
-use icechunkfs_format::zarr::three_way::{self, MergedDocument};
-use icechunkfs_format::zarr::{Coords, is_in_grid};
+use icechunkfs_format::zarr::Coords;
+use icechunkfs_format::zarr::three_way::MergedDocument;
 
 /// Reason why a change set conflicts with a concurrent commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -228,17 +226,31 @@ impl ConcurrentChanges {
     }
 }
 
+/// Node of a snapshot.
+struct StoredNode<'a> {
+    path: &'a str,
+    is_array: bool,
+    zarr_json: &'a [u8],
+}
+
 /// Nodes of a snapshot, by id and by path.
 struct Hierarchy<'a> {
-    by_id: HashMap<NodeId, (&'a str, bool)>,
+    by_id: HashMap<NodeId, StoredNode<'a>>,
     by_path: HashMap<&'a str, NodeId>,
 }
 
 impl<'a> Hierarchy<'a> {
     fn new(snapshot: &'a Snapshot) -> Self {
-        let by_id: HashMap<_, _> = snapshot.nodes().map(|node| (node.id, (node.path, node.is_array()))).collect();
-        let by_path = by_id.iter().map(|(id, (path, _))| (*path, *id)).collect();
+        let stored =
+            |node: Node<'a>| StoredNode { path: node.path, is_array: node.is_array(), zarr_json: node.zarr_json };
+        let by_id: HashMap<NodeId, StoredNode<'a>> = snapshot.nodes().map(|node| (node.id, stored(node))).collect();
+        let by_path = by_id.iter().map(|(id, node)| (node.path, *id)).collect();
         Hierarchy { by_id, by_path }
+    }
+
+    /// Returns the content of a node's `zarr.json`.
+    fn document(&self, id: &NodeId) -> Option<&'a [u8]> {
+        self.by_id.get(id).map(|node| node.zarr_json)
     }
 }
 
@@ -299,9 +311,6 @@ pub(super) struct FoundConflicts {
     pub(super) merged: MergedDocuments,
 }
 
-/// Merged contents of `zarr.json` files, by node.
-pub type MergedDocuments = BTreeMap<NodeId, Bytes>;
-
 /// Returns all conflicts of `changes`, made for `base`, with `commits`, oldest first, which led to
 /// `tip`. For `agreed` chunks both sides end up with the same bytes, or the commits with those of
 /// the base.
@@ -316,9 +325,8 @@ pub(super) fn find(
     let _room = (base.room_for_table()?, tip.room_for_table()?);
     let before = Hierarchy::new(base);
     let after = Hierarchy::new(tip);
-    let documents = Documents { before: documents(base, theirs), after: documents(tip, theirs) };
     let mut found = ConflictSet { commits, conflicts: BTreeMap::new() };
-    let path_of = |id: &NodeId| before.by_id.get(id).map_or("", |(path, _)| *path);
+    let path_of = |id: &NodeId| before.by_id.get(id).map_or("", |node| node.path);
     for id in touched(changes) {
         if let Some(&at) = theirs.moved.get(&id) {
             found.add(ConflictKind::MoveOperationCannotBeRebased, path_of(&id), Vec::new(), at);
@@ -330,9 +338,9 @@ pub(super) fn find(
         }
     }
     deletions(changes, theirs, &before, &after, &mut found);
-    let merged = updates(changes, base, theirs, &documents, &mut found)?;
+    let merged = updates(changes, theirs, &before, &after, &mut found)?;
     chunks(changes, theirs, agreed, &path_of, &mut found);
-    chunks_without_place(changes, theirs, &documents, &merged, &path_of, &mut found)?;
+    chunks_without_place(changes, theirs, [&before, &after], &merged, &mut found)?;
     // Two nodes with one id would share their chunks. One that they have deleted again does not
     // come back.
     let deleted = changes.deleted_ids();
@@ -344,20 +352,6 @@ pub(super) fn find(
     }
     path_conflicts(changes, theirs, &before, &after, &mut found);
     Ok(FoundConflicts { conflicts: found.conflicts.into_values().collect(), merged })
-}
-
-/// Contents of the `zarr.json` files that commits changed, before and after them.
-struct Documents<'a> {
-    before: HashMap<NodeId, &'a [u8]>,
-    after: HashMap<NodeId, &'a [u8]>,
-}
-
-fn documents<'a>(snapshot: &'a Snapshot, theirs: &ConcurrentChanges) -> HashMap<NodeId, &'a [u8]> {
-    if theirs.updated.is_empty() {
-        return HashMap::new();
-    }
-    let nodes = snapshot.nodes().filter(|node| theirs.updated.contains_key(&node.id));
-    nodes.map(|node| (node.id, node.zarr_json)).collect()
 }
 
 /// Returns the nodes of the base that a change set touches.
@@ -398,9 +392,9 @@ fn deletions(
 /// Finds conflicts of changed documents. Returns those that were merged.
 fn updates(
     changes: &ChangeSet,
-    base: &Snapshot,
     theirs: &ConcurrentChanges,
-    documents: &Documents<'_>,
+    before: &Hierarchy<'_>,
+    after: &Hierarchy<'_>,
     found: &mut ConflictSet<'_>,
 ) -> Result<MergedDocuments> {
     let mut merged = MergedDocuments::new();
@@ -414,125 +408,47 @@ fn updates(
             found.add(kind, &node.path, Vec::new(), at);
         }
         if let Some(&at) = theirs.updated.get(&node.id) {
-            match documents.merge(node)? {
+            match merge_document(node, before.document(&node.id), after.document(&node.id))? {
                 MergedDocument::Whole(document) => drop(merged.insert(node.id, document.into())),
                 MergedDocument::Conflict(members) => found.add_members(&node.path, members, at),
             }
         }
         let Some(written) = theirs.chunks.get(&node.id).filter(|_| node.is_array) else { continue };
-        let old = base.nodes().find(|stored| stored.id == node.id);
+        let old = before.document(&node.id).unwrap_or_default();
         let grid_of = merged.get(&node.id).unwrap_or(&node.zarr_json);
-        let change = DocumentChange {
-            old: old.map(|stored| stored.zarr_json).unwrap_or_default(),
-            new: &node.zarr_json,
-            grid_of,
-        };
-        let keeps = change.kept_places()?;
+        let keeps = DocumentChange { old, new: &node.zarr_json, grid_of }.kept_places()?;
         let lost = written.iter().filter(|(coords, _)| !keeps.has(coords));
         found.add_chunks(ConflictKind::ChunksUpdatedOutsideNewShape, &node.path, lost);
     }
     Ok(merged)
 }
 
-impl Documents<'_> {
-    /// Merges the document of `node` with the one that commits made.
-    fn merge(&self, node: &WrittenNode) -> Result<MergedDocument> {
-        let (Some(before), Some(after)) = (self.before.get(&node.id), self.after.get(&node.id)) else {
-            return Ok(MergedDocument::Conflict(Vec::new()));
-        };
-        let _room = (document::reserve_members(before)?, document::reserve_members(after)?);
-        let _room = document::reserve_members(&node.zarr_json)?;
-        let merged = three_way::merge(before, &node.zarr_json, after);
-        // Each member is one side's, but together they need not make an array.
-        if let MergedDocument::Whole(document) = &merged
-            && node.is_array
-            && ArrayMetadata::parse(document.as_bytes()).is_err()
-        {
-            return Ok(MergedDocument::Conflict(Vec::new()));
-        }
-        Ok(merged)
-    }
-}
-
-/// Change of an array's `zarr.json` by one side, while the other side changed chunks.
-struct DocumentChange<'a> {
-    old: &'a [u8],
-    new: &'a [u8],
-    /// Document that says which chunks the array has in the end.
-    grid_of: &'a [u8],
-}
-
-/// Chunks that an array has with another `zarr.json`, with bytes that mean the same.
-enum KeptPlaces {
-    Grid(Vec<u32>),
-    /// None: their bytes mean something else.
-    Nothing,
-}
-
-impl DocumentChange<'_> {
-    fn kept_places(&self) -> Result<KeptPlaces> {
-        // A chunk's bytes and its name have a meaning only together with these members.
-        let meaning = ["data_type", "chunk_grid", "codecs", "storage_transformers", "chunk_key_encoding"];
-        if document::first_difference(self.new, self.old, &meaning)?.is_some() {
-            return Ok(KeptPlaces::Nothing);
-        }
-        Ok(KeptPlaces::Grid(ArrayMetadata::parse(self.grid_of)?.grid))
-    }
-}
-
-impl KeptPlaces {
-    fn has(&self, coords: &Coords) -> bool {
-        match self {
-            KeptPlaces::Grid(grid) => is_in_grid(coords, grid),
-            KeptPlaces::Nothing => false,
-        }
-    }
-}
-
 /// Finds chunks of `changes` for which the documents of commits have no place.
-fn chunks_without_place<'a>(
+fn chunks_without_place(
     changes: &ChangeSet,
     theirs: &ConcurrentChanges,
-    documents: &Documents<'_>,
+    [before, after]: [&Hierarchy<'_>; 2],
     merged: &MergedDocuments,
-    path_of: &impl Fn(&NodeId) -> &'a str,
     found: &mut ConflictSet<'_>,
 ) -> Result<()> {
     for (id, ours) in changes.chunks.iter().filter(|(_, ours)| !ours.is_empty()) {
         // Conflicts of an array that is deleted or moved are found elsewhere.
-        let (Some(&at), Some(old), Some(new)) =
-            (theirs.updated.get(id), documents.before.get(id), documents.after.get(id))
+        let (Some(&at), Some(old), Some(new)) = (theirs.updated.get(id), before.by_id.get(id), after.document(id))
         else {
             continue;
         };
-        let grid_of = merged.get(id).map_or(*new, |document| document);
-        let keeps = DocumentChange { old, new, grid_of }.kept_places()?;
+        let grid_of = merged.get(id).map_or(new, |document| document);
+        let keeps = DocumentChange { old: old.zarr_json, new, grid_of }.kept_places()?;
         // Where the array ends now there is nothing left to delete.
         let needs_place =
             |change: &ChunkChange| !matches!((change, &keeps), (ChunkChange::Delete, KeptPlaces::Grid(_)));
         let lost = ours.iter().filter(|(coords, change)| needs_place(change) && !keeps.has(coords));
         let lost: Vec<Vec<u32>> = lost.map(|(coords, _)| coords.to_vec()).collect();
         if !lost.is_empty() {
-            found.add(ConflictKind::ChunksUpdatedInUpdatedArray, path_of(id), lost, at);
+            found.add(ConflictKind::ChunksUpdatedInUpdatedArray, old.path, lost, at);
         }
     }
     Ok(())
-}
-
-/// Gives the updated nodes of `changes` their `merged` documents. A document that `tip` has
-/// already is no change any more.
-pub fn take_merged(changes: &mut ChangeSet, merged: MergedDocuments, tip: &Snapshot) {
-    if merged.is_empty() {
-        return;
-    }
-    let nodes = tip.nodes().filter(|node| merged.contains_key(&node.id));
-    let there: HashMap<NodeId, &[u8]> = nodes.map(|node| (node.id, node.zarr_json)).collect();
-    for node in &mut changes.updated {
-        if let Some(document) = merged.get(&node.id) {
-            node.zarr_json = document.clone();
-        }
-    }
-    changes.updated.retain(|node| there.get(&node.id).is_none_or(|there| *there != &*node.zarr_json));
 }
 
 fn chunks<'a>(
@@ -585,7 +501,8 @@ fn path_conflicts(
         for above in ancestors(path) {
             let there = after.by_path.get(above).filter(|id| !removed_ids.contains(id));
             let was = before.by_path.get(above).filter(|id| !removed_ids.contains(id));
-            if let Some(id) = there.filter(|id| was != Some(id) && after.by_id.get(id).is_some_and(|(_, array)| *array))
+            if let Some(id) =
+                there.filter(|id| was != Some(id) && after.by_id.get(id).is_some_and(|node| node.is_array))
             {
                 found.add(ConflictKind::NewNodeInInvalidGroup, path, Vec::new(), by(id));
             }
@@ -605,7 +522,7 @@ fn path_conflicts(
         }
     }
     for (id, at) in theirs.created.iter().chain(&theirs.moved) {
-        let Some((path, _)) = after.by_id.get(id).filter(|_| !removed_ids.contains(id)) else { continue };
+        let Some(StoredNode { path, .. }) = after.by_id.get(id).filter(|_| !removed_ids.contains(id)) else { continue };
         for above in ancestors(path) {
             if removed_paths.contains(above) {
                 found.add(ConflictKind::NewNodeInDeletedGroup, path, Vec::new(), *at);

@@ -26,6 +26,7 @@ mod attempts;
 pub mod chain;
 pub mod changes;
 pub mod conflicts;
+pub mod documents;
 pub mod engine;
 pub mod gc_guard;
 mod hierarchy;

@@ -8,9 +8,8 @@ use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
 
 use super::changes::{ChangeSet, ChunkChange};
-use super::conflicts::{
-    self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind, FoundConflicts, MergedDocuments,
-};
+use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind, FoundConflicts};
+use super::documents::MergedDocuments;
 use super::publish::branch_is_gone;
 use super::references::References;
 use super::unchanged::{CONCURRENT_CHUNKS, has_bytes_of};

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::changes::{ChangeSet, ChunkChange, DeletedNode, WrittenNode};
 use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind};
+use super::documents::take_merged;
 use super::engine::OnConflict;
 use super::moves::find_moved;
 use super::rebase;
@@ -43,7 +44,7 @@ pub fn reduce(
     let commits = [ConcurrentCommit { id: commit.id, message: commit.title(), logs: Vec::new() }];
     let concurrent = ConcurrentChanges::of(&theirs.changes);
     let found = conflicts::find(base, theirs.snapshot, ours, &commits, &concurrent, &ChunkSet::new())?;
-    conflicts::take_merged(ours, found.merged, theirs.snapshot);
+    take_merged(ours, found.merged, theirs.snapshot);
     let mut found = found.conflicts;
     found.extend(created_by_both.into_iter().map(|path| Conflict {
         kind: ConflictKind::NewNodeConflictsWithExistingNode,

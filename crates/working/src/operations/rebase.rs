@@ -23,7 +23,8 @@ use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_repo::commit::changes::ChunkChange;
-use icechunkfs_repo::commit::conflicts::{Conflict, ConflictKind, MergedDocuments, take_merged};
+use icechunkfs_repo::commit::conflicts::{Conflict, ConflictKind};
+use icechunkfs_repo::commit::documents::{MergedDocuments, take_merged};
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{TreePlace, ZARR_JSON};
 

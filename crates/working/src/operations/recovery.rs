@@ -19,7 +19,7 @@ use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::stages::Stages;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
-use icechunkfs_repo::commit::conflicts::MergedDocuments;
+use icechunkfs_repo::commit::documents::MergedDocuments;
 use icechunkfs_repo::commit::rebase::commits_since;
 use icechunkfs_repo::reader::Reader;
 use icechunkfs_repo::repo::history::is_ancestor;

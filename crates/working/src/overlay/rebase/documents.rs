@@ -68,7 +68,7 @@ impl TreeMoves {
     }
 
     fn has_bytes(&self, data: DataFileId, bytes: &[u8]) -> bool {
-        let Ok(file) = self.upper.files.open(data) else { return false };
+        let Ok(file) = self.upper.files.open_to_read(data) else { return false };
         let mut own = vec![0; bytes.len()];
         file.metadata().is_ok_and(|metadata| metadata.len() == bytes.len() as u64)
             && file.read_exact_at(&mut own, 0).is_ok()

@@ -1,0 +1,88 @@
+//! Documents that both sides of a commit changed, and what a new document leaves of chunks.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+
+use super::changes::{ChangeSet, WrittenNode};
+use icechunkfs_base::error::Result;
+use icechunkfs_format::format::ids::NodeId;
+use icechunkfs_format::format::snapshot::Snapshot;
+use icechunkfs_format::zarr::array::ArrayMetadata;
+use icechunkfs_format::zarr::document;
+use icechunkfs_format::zarr::three_way::{self, MergedDocument};
+use icechunkfs_format::zarr::{Coords, is_in_grid};
+
+/// Merged contents of `zarr.json` files, by node.
+pub type MergedDocuments = BTreeMap<NodeId, Bytes>;
+
+/// Merges the document of `node` with the one that commits made of `before`.
+pub(super) fn merge_document(
+    node: &WrittenNode,
+    before: Option<&[u8]>,
+    after: Option<&[u8]>,
+) -> Result<MergedDocument> {
+    let (Some(before), Some(after)) = (before, after) else { return Ok(MergedDocument::Conflict(Vec::new())) };
+    let room = document::reserve_merge([before, &node.zarr_json, after])?;
+    let merged = three_way::merge(before, &node.zarr_json, after);
+    drop(room);
+    // Each member is one side's, but together they need not make an array.
+    if let MergedDocument::Whole(document) = &merged
+        && node.is_array
+        && ArrayMetadata::parse(document.as_bytes()).is_err()
+    {
+        return Ok(MergedDocument::Conflict(Vec::new()));
+    }
+    Ok(merged)
+}
+
+/// Change of an array's `zarr.json` by one side, while the other side changed chunks.
+pub(super) struct DocumentChange<'a> {
+    pub(super) old: &'a [u8],
+    pub(super) new: &'a [u8],
+    /// Document that says which chunks the array has in the end.
+    pub(super) grid_of: &'a [u8],
+}
+
+/// Chunks that an array has with another `zarr.json`, with bytes that mean the same.
+pub(super) enum KeptPlaces {
+    Grid(Vec<u32>),
+    /// None: their bytes mean something else.
+    Nothing,
+}
+
+impl DocumentChange<'_> {
+    pub(super) fn kept_places(&self) -> Result<KeptPlaces> {
+        // A chunk's bytes and its name have a meaning only together with these members.
+        let meaning = ["data_type", "chunk_grid", "codecs", "storage_transformers", "chunk_key_encoding"];
+        if document::first_difference(self.new, self.old, &meaning)?.is_some() {
+            return Ok(KeptPlaces::Nothing);
+        }
+        Ok(KeptPlaces::Grid(ArrayMetadata::parse(self.grid_of)?.grid))
+    }
+}
+
+impl KeptPlaces {
+    pub(super) fn has(&self, coords: &Coords) -> bool {
+        match self {
+            KeptPlaces::Grid(grid) => is_in_grid(coords, grid),
+            KeptPlaces::Nothing => false,
+        }
+    }
+}
+
+/// Gives the updated nodes of `changes` their `merged` documents. A document that `tip` has
+/// already is no change any more.
+pub fn take_merged(changes: &mut ChangeSet, merged: MergedDocuments, tip: &Snapshot) {
+    if merged.is_empty() {
+        return;
+    }
+    let nodes = tip.nodes().filter(|node| merged.contains_key(&node.id));
+    let there: HashMap<NodeId, &[u8]> = nodes.map(|node| (node.id, node.zarr_json)).collect();
+    for node in &mut changes.updated {
+        if let Some(document) = merged.get(&node.id) {
+            node.zarr_json = document.clone();
+        }
+    }
+    changes.updated.retain(|node| there.get(&node.id).is_none_or(|there| *there != &*node.zarr_json));
+}
