@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use crate::common::strace::Faults;
-use crate::common::writing::{Reference, Writable, array, echo, put, with_waiting_work};
+use crate::common::writing::{GROUP, Reference, Writable, array, echo, put, with_waiting_work};
 use crate::common::{errno, io_modes, read_files, watchdog};
 
 /// Mounts an array whose `c/0` is committed, and whose `c/1`, `c/2` and `notes` are uncommitted.
@@ -240,4 +240,22 @@ fn the_next_mount_shows_what_a_discard_showed_whose_journal_could_not_be_flushed
     put(&chunk, "again").unwrap();
     mount.remount();
     assert_eq!(std::fs::read(&chunk).unwrap(), b"again");
+}
+
+/// Nothing tells whether the bytes are those that were there: they are stored.
+#[test]
+fn a_chunk_that_the_repository_has_lost_can_be_written_again() {
+    let mount = Writable::new(&[]);
+    put(&mount.root().join("zarr.json"), GROUP).unwrap();
+    put(&mount.root().join("a/zarr.json"), array(&[4], &[1])).unwrap();
+    put(&mount.root().join("a/c/0"), [1; 5000]).unwrap();
+    mount.commit("first").unwrap();
+    mount.remount();
+    for object in std::fs::read_dir(mount.repository().join("chunks")).unwrap() {
+        std::fs::remove_file(object.unwrap().path()).unwrap();
+    }
+    put(&mount.root().join("new"), [2; 5000]).unwrap();
+    std::fs::rename(mount.root().join("new"), mount.root().join("a/c/0")).unwrap();
+    mount.commit("again").unwrap_or_else(|e| panic!("{e}: {}", mount.read_control("commit")));
+    assert_eq!(Reference::open(mount.repository()).keys()["a/c/0"], [2; 5000]);
 }

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, try_join_all};
 use futures_util::{StreamExt, TryStreamExt};
 
 use super::changes::{ChangeSet, ChunkChange};
@@ -144,20 +144,18 @@ pub(super) async fn compare(
     let nodes: HashSet<NodeId> = both.iter().map(|(node, ..)| *node).collect();
     let [before, after] = [base, &*tip].map(|snapshot| References::new(snapshot, reader, |node| nodes.contains(node)));
     let sides = &ComparedSides { reader, before, after };
-    let compared = both.into_iter().map(|(node, coords, change)| async move {
-        Ok::<_, Error>((node, coords, sides.agreement(node, coords, change).await?))
-    });
-    let compared: Vec<_> = compared.collect();
-    let compared: Vec<(NodeId, &Coords, Agreement)> =
-        futures_util::stream::iter(compared).buffered(CONCURRENT_CHUNKS).try_collect().await?;
     let mut agreed = ChunkSet::new();
     let mut same_in_tip = ChunkSet::new();
-    for (node, coords, agreement) in compared {
-        if agreement != Agreement::Absent {
-            agreed.entry(node).or_default().insert(coords.clone());
-        }
-        if agreement == Agreement::Same {
-            same_in_tip.entry(node).or_default().insert(coords.clone());
+    for some in both.chunks(CONCURRENT_CHUNKS) {
+        let compared: Vec<_> =
+            some.iter().map(|(node, coords, change)| sides.agreement(*node, coords, change)).collect();
+        for ((node, coords, _), agreement) in std::iter::zip(some, try_join_all(compared).await?) {
+            if agreement != Agreement::Absent {
+                agreed.entry(*node).or_default().insert((*coords).clone());
+            }
+            if agreement == Agreement::Same {
+                same_in_tip.entry(*node).or_default().insert((*coords).clone());
+            }
         }
     }
     let FoundConflicts { conflicts, merged } = conflicts::find(base, &tip, changes, &others, &theirs, &agreed)?;
@@ -191,7 +189,7 @@ impl ComparedSides<'_> {
             (ChunkChange::Delete, None) if self.after.has_array(node) => true,
             (ChunkChange::Delete, _) => return Ok(Agreement::Absent),
             (_, None) => false,
-            (change, Some(payload)) => has_bytes_of(self.reader, change, payload).await?,
+            (change, Some(payload)) => has_bytes_of(self.reader, change, payload).await,
         };
         if is_same {
             Ok(Agreement::Same)

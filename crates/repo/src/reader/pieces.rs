@@ -124,6 +124,20 @@ impl Reader {
         self.fetch(&chunk.object, start, length).await
     }
 
+    /// Reads like [`Reader::read`], but fetches no more than is asked for, and does not keep it:
+    /// what is read here is not read again.
+    pub(super) async fn read_once(self: &Arc<Self>, chunk: &ChunkRange, offset: u64, length: usize) -> Result<Data> {
+        if let Some(data) = self.read_now(chunk, offset, length) {
+            return Ok(data);
+        }
+        if let Some((piece, within)) = only(chunk, offset, length as u64)
+            && let Some(data) = self.read_kept(&piece, within, length).await
+        {
+            return Ok(data);
+        }
+        self.read_exactly(chunk, offset, length as u64).await.map(Data::Bytes)
+    }
+
     /// Prefetches the next pieces, if the one before `piece` was read too.
     fn prefetch_pieces(self: &Arc<Self>, chunk: &ChunkRange, piece: &ChunkRange) {
         let begin = piece.offset.saturating_sub(chunk.offset);

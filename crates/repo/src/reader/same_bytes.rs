@@ -54,26 +54,14 @@ async fn piece(reader: &Arc<Reader>, payload: &ChunkPayload, offset: u64, length
             reader.virtual_chunk(location, *offset, *length, checksum.clone())?
         }
     };
-    reader.read(&chunk, offset, length).await.map(|data| data.to_vec())
+    reader.read_once(&chunk, offset, length).await.map(|data| data.to_vec())
 }
 
-/// Returns true if `file`, which nobody changes, has the bytes of `payload`. Virtual chunks that
-/// may not be read count as different.
-pub(crate) async fn is_same_file(
-    reader: &Arc<Reader>,
-    file: File,
-    length: u64,
-    payload: &ChunkPayload,
-) -> Result<bool> {
-    if payload.length() != length {
-        return Ok(false);
-    }
+/// Returns true if `file`, which is as long as `payload` and which nobody changes, has its bytes.
+pub(crate) async fn is_same_file(reader: &Arc<Reader>, file: File, payload: &ChunkPayload) -> Result<bool> {
     let file = Arc::new(file);
-    for (offset, length) in pieces(length) {
-        let other = match piece(reader, payload, offset, length).await {
-            Err(error) if error.kind() == ErrorKind::VirtualNotAllowed => return Ok(false),
-            other => other?,
-        };
+    for (offset, length) in pieces(payload.length()) {
+        let other = piece(reader, payload, offset, length).await?;
         let file = Arc::clone(&file);
         let is_same = blocking(move || {
             let mut own = vec![0; length];

@@ -64,17 +64,18 @@ impl Commit<'_> {
         Ok(Prepared { base, detected, report, is_needed: true, uploads_wait: None })
     }
 
-    /// Leaves out chunks that have the bytes of `base`. Returns their number, too.
+    /// Completes the chunks, and leaves out those that have the bytes of `base`. Returns their
+    /// number, too.
     async fn leave_out_unchanged(
         &self,
         mut detected: DetectedChanges,
         base: &Base,
     ) -> Result<(DetectedChanges, usize)> {
+        // Their missing ranges are the base's.
+        self.session.working.contents().complete_sparse(&detected.data_files()).await?;
         if self.options.keep_unchanged {
             return Ok((detected, 0));
         }
-        // Their missing ranges are the base's.
-        self.session.working.contents().complete_sparse(&detected.data_files()).await?;
         let count = drop_unchanged(&self.session.reader, base.tree.snapshot(), &mut detected.changes).await?;
         Ok((detected, count))
     }

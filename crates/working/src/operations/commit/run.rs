@@ -49,7 +49,6 @@ impl Commit<'_> {
         let working = &self.session.working;
         let detected = &mut prepared.detected;
         working.moves().preserve(&self.guard, &detected.untracked_entries(), &[]).await?;
-        working.contents().complete_sparse(&detected.data_files()).await?;
         self.spare_open_files(detected);
         let request = self.request(detected);
         let mut may_give_way: Vec<(DataFileId, NodeId, Coords)> = Vec::new();
