@@ -28,7 +28,7 @@ use super::requests::Requests;
 use super::ring::{Handler, Rings};
 use super::ring_requests::dispatch;
 use super::root_map::RootMap;
-use super::served_mount::ServedMount;
+use super::served_mount::{Connection, ServedMount};
 use super::unmount::UnmountMode;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_repo::reader::Reader;
@@ -222,6 +222,8 @@ pub struct Mounted {
     pub branch: Option<Arc<Session>>,
     /// Reader of the chunks.
     pub reader: Arc<Reader>,
+    /// What [`ServedMount`] asks whether the mount exists.
+    _connection: Arc<OwnedFd>,
     /// Mark of this process as the daemon.
     _mark: Option<OwnedFd>,
 }
@@ -279,7 +281,7 @@ impl Mounted {
         let device = given.map_or_else(|| kernel_mount::mount(target, options), |device| Ok(Some(device)))?;
         // A mount without a daemon would hang every process that accesses it.
         let detach = || {
-            let mounted = ServedMount::new(place.to_owned(), target.device_number());
+            let mounted = ServedMount::new(place.to_owned(), target.device_number(), Connection::New);
             let _ = mounted.unmount(UnmountMode::Detach);
         };
         let adapter = Device::new(requests, options.rings);
@@ -301,6 +303,8 @@ impl Mounted {
         // The caller of a given descriptor mounts it before it starts this program, or while the
         // session waits.
         let device = preopened::device_number(session.as_fd()).or_else(|| target.device_number());
+        let connection = session.as_fd().try_clone_to_owned();
+        let connection = Arc::new(connection.inspect_err(|_| detach()).map_err(|error| mount_error(place, error))?);
         let session = session.spawn().map_err(|error| mount_error(place, error))?;
         let mountpoint = match &device {
             Some(device) if target.is_preopened() => preopened::mountpoint_of(device),
@@ -309,7 +313,8 @@ impl Mounted {
         let mountpoint = mountpoint.unwrap_or_else(|| place.to_owned());
         info!("{} is mounted at {} ({})", options.source, mountpoint.display(), options.mode);
         let mark = daemon_mark::set(&mountpoint);
-        Ok(Mounted { session, rings, served: ServedMount::new(mountpoint, device), branch, reader, _mark: mark })
+        let served = ServedMount::new(mountpoint, device, Connection::of(&connection));
+        Ok(Mounted { session, rings, served, branch, reader, _connection: connection, _mark: mark })
     }
 
     /// Returns the mountpoint.

@@ -12,7 +12,7 @@ use super::mount_table::Mount;
 use super::mountpoint::Mountpoint;
 use super::open_mount::{mount_of, mounted_at};
 use super::preopened;
-use super::served_mount::ServedMount;
+use super::served_mount::{Connection, ServedMount};
 use super::unmount::{self, UnmountMode};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::file_name::is_dots;
@@ -98,7 +98,7 @@ impl MountTarget {
         let elsewhere = device.and_then(|device| preopened::mountpoint_of(device));
         let shown = elsewhere.as_ref().map(|path| format!(" at {}", path.display())).unwrap_or_default();
         if let Some(path) = elsewhere {
-            let _ = ServedMount::new(path, device.cloned()).unmount(UnmountMode::Detach);
+            let _ = ServedMount::new(path, device.cloned(), Connection::New).unmount(UnmountMode::Detach);
         }
         Err(Error::new(
             ErrorKind::PermissionDenied,

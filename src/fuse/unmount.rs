@@ -74,10 +74,14 @@ pub fn unmount(mountpoint: &Mountpoint, mount: OpenMount, mode: UnmountMode) -> 
 /// Returns the mount in the directory of `wanted` that was unmounted instead, by the mount table
 /// before and after.
 fn taken_instead<'a>(wanted: &Mount, before: &'a [Mount], after: &[Mount]) -> Option<&'a Mount> {
-    let is_there = |mount: &Mount| after.iter().any(|other| (other.id, &other.device) == (mount.id, &mount.device));
-    // A new mount can have the number of one that is gone: then no other one is missing.
-    let is_beside = |mount: &Mount| mount.mountpoint.parent() == wanted.mountpoint.parent();
-    is_there(wanted).then(|| before.iter().find(|mount| is_beside(mount) && !is_there(mount))).flatten()
+    // A new mount can have the numbers of one that is gone, while others end by themselves.
+    let is_same = |a: &Mount, b: &Mount| (a.id, &a.device, &a.source) == (b.id, &b.device, &b.source);
+    let now = after.iter().find(|mount| is_same(mount, wanted))?;
+    let is_missing = |mount: &&Mount| !after.iter().any(|other| is_same(other, mount));
+    let is_beside = |mount: &&Mount| mount.mountpoint.parent() == wanted.mountpoint.parent();
+    // Exchanged, and perhaps back again.
+    let is_in_place = |mount: &&Mount| [&mount.mountpoint, &wanted.mountpoint].contains(&&now.mountpoint);
+    before.iter().filter(is_beside).filter(is_missing).find(is_in_place)
 }
 
 fn unmount_now(mountpoint: &Mountpoint, mount: OpenMount, mode: UnmountMode) -> Result<()> {
@@ -250,6 +254,13 @@ mod tests {
         assert_eq!(taken(&[mount(1, "/hers/n"), elsewhere.clone()]), Some(2));
         assert_eq!(taken(&[beside.clone(), elsewhere.clone()]), None, "it is gone");
         assert_eq!(taken(&[wanted.clone(), beside.clone()]), None, "another one ends by itself");
-        assert_eq!(taken(&[mount(1, "/hers/m"), beside, elsewhere]), None, "mounted again, with the same number");
+        assert_eq!(
+            taken(&[mount(1, "/hers/m"), beside, elsewhere.clone()]),
+            None,
+            "mounted again, with the same number"
+        );
+        let with_its_numbers = Mount { source: "/r9@branch:main".into(), ..mount(1, "/hers/x") };
+        assert_eq!(taken(&[with_its_numbers, elsewhere.clone()]), None, "another one was made, and another one ended");
+        assert_eq!(taken(&[mount(1, "/hers/x"), elsewhere]), None, "the same elsewhere, and another one ended");
     }
 }

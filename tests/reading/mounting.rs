@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::common::users::{Commons, NOBODY, as_nobody, set_owner};
 use crate::common::writing::needed;
-use crate::common::{self, FixtureSet, Mount, copy_tree, run, run_on, signal, wait_for_end, wait_until};
+use crate::common::{self, FixtureSet, Mount, copy_tree, is_root, run, run_on, signal, wait_for_end, wait_until};
 use std::ffi::OsStr;
 
 /// A place that another user can reach: the program, a repository and a mountpoint of their own.
@@ -287,6 +287,33 @@ fn a_mount_ends_with_the_program_that_holds_its_standard_input() {
     // Without the option, standard input says nothing: tests give every command an empty one.
     let mount = Mount::new(&fixture.repository, &[]);
     assert!(mount.path().join("zarr.json").exists());
+}
+
+/// The number of a file system is the next one's when it is unmounted.
+#[test]
+fn a_daemon_whose_mount_is_gone_takes_away_no_other_mount() {
+    const ROUNDS: usize = 6;
+    if !needed(is_root(), "root, for umount(8) without the daemon") {
+        return;
+    }
+    let fixture = FixtureSet::own().get("own-v2-basic");
+    let mut same = 0;
+    for _ in 0..ROUNDS {
+        let gone = Mount::new(&fixture.repository, &["-o", "ro"]);
+        let daemon = gone.daemon();
+        let device = std::fs::metadata(gone.path()).unwrap().dev();
+        signal(daemon, "-STOP");
+        run(Command::new("umount").arg("-l").arg(gone.path())).success();
+        let other = Mount::new(&fixture.repository, &["-o", "ro"]);
+        same += usize::from(std::fs::metadata(other.path()).unwrap().dev() == device);
+        signal(daemon, "-TERM");
+        signal(daemon, "-CONT");
+        wait_for_end(daemon);
+        assert!(other.mounted_as().is_some());
+        assert!(other.path().join("zarr.json").exists());
+        other.end();
+    }
+    assert!(same > 0, "no mount had the number of the one before");
 }
 
 #[test]
