@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Dict, Mapping, Optional, Type, Union
 from . import _program
 from ._errors import BusyError, Error, NotFoundError, UncommittedWarning
 from ._options import to_words
+from ._types import Committed
 
 if TYPE_CHECKING:
     if sys.version_info >= (3, 12):
@@ -56,11 +58,28 @@ class Mount:
     ``with`` gives its path; the object itself is a path, too (``os.fspath``).
     """
 
-    def __init__(self, repo: PathLike, mountpoint: Optional[PathLike], options: Mapping[str, Any]) -> None:
+    #: What the end of the block committed, if the mount was made with ``commit``.
+    committed: Optional[Committed] = None
+
+    def __init__(
+        self,
+        repo: PathLike,
+        mountpoint: Optional[PathLike],
+        options: Mapping[str, Any],
+        message: Optional[str] = None,
+        metadata: Optional[Mapping[str, Any]] = None,
+    ) -> None:
+        if metadata is not None and message is None:
+            raise TypeError("metadata is for the commit at the end of the block: pass commit=MESSAGE, too")
         self.repo = os.fspath(repo)
         self.options: Dict[str, Any] = dict(options)
+        self._message = message
+        self._metadata = metadata
         words = to_words(self.options)
         temporary = mountpoint is None
+        if message is not None:
+            # A job, as of `icechunkfs run`: nothing of an earlier one is in its scratch directory, and nothing is left in it.
+            words += ["--job", "--temporary"] if temporary else ["--job"]
         path = tempfile.mkdtemp(prefix="icechunkfs-") if mountpoint is None else os.fspath(mountpoint)
         # A later change of the working directory must not change what is unmounted.
         self.path = Path(os.path.abspath(path))
@@ -89,7 +108,32 @@ class Mount:
         value: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        self.unmount()
+        if self._message is None:
+            self.unmount()
+            return
+        try:
+            if kind is None:
+                gc.collect()
+                self._commit_job(self._message)
+        finally:
+            with warnings.catch_warnings():
+                # Without a commit nothing is kept, and after one that failed the exception says where.
+                warnings.simplefilter("ignore", UncommittedWarning)
+                self.unmount()
+
+    def _commit_job(self, message: str) -> None:
+        from ._commands import commit  # It needs this module.
+
+        # The block has succeeded: what it wrote stays, whatever ends this process, until it is committed.
+        scratch = Path(json.loads((self.path / ".icechunk/info.json").read_bytes())["scratch"])
+        kept = scratch / "kept"
+        kept.touch()
+        try:
+            self.committed = commit(self.path, message, metadata=self._metadata)
+        except Error as failure:
+            failure.strerror = f"{failure}; what was written is kept, for a mount with scratch={str(scratch)!r}"
+            raise
+        kept.unlink()
 
     @property
     def mounted(self) -> bool:
@@ -120,18 +164,29 @@ def _is_mounted(path: Path) -> bool:
     return any(line[4] == place and b"fuse.icechunkfs" in line[6:] for line in lines if len(line) > 6)
 
 
-def mount(repo: PathLike, mountpoint: Optional[PathLike] = None, **options: "Unpack[MountOptions]") -> Mount:
+def mount(
+    repo: PathLike,
+    mountpoint: Optional[PathLike] = None,
+    *,
+    commit: Optional[str] = None,
+    metadata: Optional[Mapping[str, Any]] = None,
+    **options: "Unpack[MountOptions]",
+) -> Mount:
     """Mount a branch, tag or snapshot of ``repo`` at ``mountpoint``, by default at a temporary directory.
 
     All options of ``icechunkfs mount`` are keyword arguments, with ``_`` for ``-``: ``tag="v1"``, ``read_only=True``,
     ``as_of=datetime.date(2026, 8, 20)``, ``cache="/var/cache/x"``. The branch ``main`` is mounted writable by default.
+
+    With ``commit``, a message, the ``with`` block is one commit: its end commits what was written, with ``metadata``, and an
+    exception discards it. Such a mount has a scratch directory of its own, and never shows what an earlier one has left. If the
+    commit fails, what was written is kept, and the exception says where.
 
     >>> import icechunkfs
     >>> icechunkfs.mount("/no/such/repository")
     Traceback (most recent call last):
     icechunkfs._errors.NotFoundError: ...
     """
-    return Mount(repo, mountpoint, options)
+    return Mount(repo, mountpoint, options, commit, metadata)
 
 
 def _start(repo: str, path: str, words: "list[str]") -> IO[bytes]:

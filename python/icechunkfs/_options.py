@@ -54,6 +54,7 @@ class MountOptions(StoreOptions, total=False):
     create: bool
     from_: str
     read_only: bool
+    refuse_uncommitted: bool
     follow: Union[bool, float]
     view: str
     unshard: bool

@@ -1,5 +1,6 @@
 """Mounting: what it shows, how it ends, how it fails."""
 
+import ast
 import datetime
 import errno
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import warnings
 
 import pytest
 from conftest import mounts, program, wait_until
@@ -261,3 +263,58 @@ def test_threads_may_mount_and_end(repo, scratch):
     # The thread has ended; its mount has not.
     with made[0] as path:
         assert (path / "zarr.json").exists()
+
+
+def test_a_block_with_a_message_is_one_commit_or_none(repo, tmp_path):
+    before = len(icechunkfs.log(repo))
+    job = icechunkfs.mount(repo, commit="Night", metadata={"run": 7})
+    with job as path:
+        write_group(path, "night")
+    assert job.committed and not path.exists()
+    newest = icechunkfs.log(repo)[0]
+    assert (newest.id, newest.message, newest.metadata["run"]) == (job.committed.snapshot, "Night", 7)
+    # An exception discards what was written, and the next block commits its own work alone.
+    with pytest.raises(ZeroDivisionError), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with icechunkfs.mount(repo, commit="Crash") as path:
+            write_group(path, "crashed")
+            1 / 0
+    assert not path.exists()
+    with icechunkfs.mount(repo, commit="Next night") as path:
+        write_group(path, "next")
+    with icechunkfs.mount(repo, read_only=True) as path:
+        assert sorted(entry.name for entry in path.iterdir() if entry.is_dir()) == ["next", "night"]
+    assert len(icechunkfs.log(repo)) == before + 2
+    with pytest.raises(TypeError):
+        icechunkfs.mount(repo, metadata={"run": 7})
+    with pytest.raises(icechunkfs.UsageError):
+        icechunkfs.mount(repo, commit="Night", scratch=tmp_path)
+
+
+def test_what_a_failed_commit_leaves_is_kept(repo):
+    with pytest.raises(icechunkfs.Error) as failed:
+        with icechunkfs.mount(repo, commit="Mine") as path:
+            write_group(path, "a")
+            file = open(path / "a/zarr.json", "r+")
+    file.close()
+    scratch = ast.literal_eval(str(failed.value).rsplit("scratch=", 1)[1])
+    with icechunkfs.mount(repo, scratch=scratch) as path:
+        icechunkfs.commit(path, "Later")
+    assert icechunkfs.log(repo)[0].message == "Later"
+
+
+def test_a_block_whose_process_is_killed_is_discarded(repo):
+    code = """
+        import os, signal, sys, icechunkfs
+        with icechunkfs.mount(sys.argv[1], commit="Killed") as path:
+            (path / "a").mkdir()
+            (path / "a/zarr.json").write_text('{"zarr_format":3,"node_type":"group"}')
+            print(path, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(code), repo], capture_output=True, text=True)
+    path = ended.stdout.strip()
+    assert ended.returncode == -signal.SIGKILL and path
+    wait_until("it is gone", lambda: path not in mounts() and not os.path.exists(path))
+    with icechunkfs.mount(repo, commit="Next") as path:
+        assert not (path / "a").exists()

@@ -31,6 +31,7 @@ use super::push::PushArgs;
 use super::refs::RefsArgs;
 use super::restore::RestoreArgs;
 use super::rewrite_manifests::RewriteManifestsArgs;
+use super::run::RunArgs;
 use super::squash::SquashArgs;
 use super::stats::StatsArgs;
 use super::tag::TagArgs;
@@ -93,6 +94,18 @@ pub(crate) enum Command {
     /// Remove a mount, even if its daemon has died.
     #[command(visible_alias = "umount", after_help = examples::UNMOUNT)]
     Unmount(UnmountArgs),
+    /// Run a command in a mount of its own, and commit what it wrote if it succeeds.
+    ///
+    /// For jobs of cron(8) and timers: the mount has a scratch directory of its own, so that a job
+    /// never commits what an earlier one has left. After exit status 0 of the command there is one
+    /// commit. After any other, or a signal, there is none, and what the command wrote is discarded
+    /// (--keep keeps it). If the commit itself fails, for instance by a conflict, the work is kept,
+    /// and the message says where. Signals are passed on to the command. Nothing stays mounted.
+    ///
+    /// Exit status: that of the command, 128 and the number of the signal that ended it, or 1 if
+    /// the mount or the commit failed.
+    #[command(after_help = examples::RUN)]
+    Run(Box<RunArgs>),
     /// Commit the changes in a mount.
     #[command(after_help = examples::COMMIT)]
     Commit(CommitArgs),

@@ -26,19 +26,15 @@ const REQUEST: &str = "request";
 /// Longest time for a look at the progress.
 const GLANCE: Duration = Duration::from_secs(2);
 
+/// Options of a commit, other than which one it replaces.
 #[derive(Debug, Args)]
-pub(crate) struct CommitArgs {
-    /// The mountpoint of the branch [default: the mount of the current directory].
-    mountpoint: Option<PathBuf>,
+pub(crate) struct CommitSettings {
     /// The commit message.
     #[arg(short, long, value_name = "TEXT", default_value = "")]
     message: String,
     /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Replace the branch's newest commit.
-    #[arg(long)]
-    amend: bool,
     /// Resolve conflicts between chunks: ours keeps the chunks of this mount, theirs those of
     /// concurrent commits [default: refuse].
     #[arg(long, value_name = "WHOSE", value_parser = choice::<OnConflict>())]
@@ -50,6 +46,31 @@ pub(crate) struct CommitArgs {
     /// Store chunks again that were written with the bytes that they had [default: leave them out].
     #[arg(long)]
     keep_unchanged: bool,
+}
+
+impl CommitSettings {
+    /// Returns the options of the commit.
+    pub(super) fn options(&self) -> Result<CommitOptions> {
+        Ok(CommitOptions {
+            message: self.message.clone(),
+            metadata: replace_commits::metadata(&self.metadata)?,
+            amend: false,
+            on_conflict: self.on_conflict,
+            strict: self.strict,
+            keep_unchanged: self.keep_unchanged,
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CommitArgs {
+    /// The mountpoint of the branch [default: the mount of the current directory].
+    mountpoint: Option<PathBuf>,
+    #[command(flatten)]
+    settings: CommitSettings,
+    /// Replace the branch's newest commit.
+    #[arg(long)]
+    amend: bool,
     /// Print {"snapshot", "rebased_over", "nodes", "chunks", "unchanged", "untracked", "ungrouped",
     /// "warnings": [{"path", "why"}]}; snapshot is null if there was nothing to commit, and
     /// "unchanged", the number of chunks that were left out, is only there if it is not 0.
@@ -80,14 +101,7 @@ pub(crate) struct DiscardArgs {
 
 /// Commits the changes in a mount.
 pub(crate) fn commit(arguments: &CommitArgs) -> Result<()> {
-    let command = Command::Commit(CommitOptions {
-        message: arguments.message.clone(),
-        metadata: replace_commits::metadata(&arguments.metadata)?,
-        amend: arguments.amend,
-        on_conflict: arguments.on_conflict,
-        strict: arguments.strict,
-        keep_unchanged: arguments.keep_unchanged,
-    });
+    let command = Command::Commit(CommitOptions { amend: arguments.amend, ..arguments.settings.options()? });
     let mount = open_or_current(arguments.mountpoint.as_deref())?;
     require_writable(&mount)?;
     let look = || progress_of(&mount);
@@ -258,13 +272,16 @@ pub(super) fn execute(mount: &OpenMount, command: &Command) -> Result<Answer> {
     serde_json::from_slice(&reply).map_err(|e| Error::with_source(ErrorKind::Io, "the daemon's answer", e))
 }
 
+/// Fails with the error that the daemon answers.
+pub(super) fn check(answer: &Answer) -> Result<()> {
+    if answer.ok { Ok(()) } else { Err(Error::of_daemon(ErrorKind::Io, answer.errno, answer.text.clone())) }
+}
+
 /// Prints an answer.
 pub(super) fn print_answer(answer: &Answer, json: bool) -> Result<()> {
-    if !answer.ok {
-        if json && !answer.conflicts.is_null() {
-            print_json(&serde_json::json!({"error": answer.text, "conflicts": answer.conflicts}))?;
-        }
-        return Err(Error::of_daemon(ErrorKind::Io, answer.errno, answer.text.clone()));
+    if json && !answer.conflicts.is_null() && !answer.ok {
+        print_json(&serde_json::json!({"error": answer.text, "conflicts": answer.conflicts}))?;
     }
+    check(answer)?;
     if json { print_json(&answer.result) } else { print(&format!("{}\n", answer.text.trim_end())) }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::runtime::Runtime;
@@ -9,17 +10,54 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
+use super::mount_options::MountArgs;
 use super::service_manager::ServiceManager;
-use crate::fuse::mount::GRACE;
+use crate::fuse::mount::{GRACE, Mounted};
 use crate::fuse::preopened;
 use crate::fuse::served_mount::ServedMount;
 use crate::fuse::unmount::UnmountMode;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_working::scratch::jobs;
+
+/// Directories that the mount of a job leaves when it ends.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Remains {
+    scratch: Option<PathBuf>,
+    mountpoint: Option<PathBuf>,
+}
+
+impl Remains {
+    /// Returns those of `mounted`.
+    pub(super) fn of(arguments: &MountArgs, mounted: &Mounted) -> Self {
+        let session = mounted.branch.as_ref().filter(|_| arguments.job);
+        Remains {
+            scratch: session.map(|session| session.working().upper().scratch().path().to_owned()),
+            mountpoint: arguments.temporary.then(|| mounted.mountpoint().to_owned()),
+        }
+    }
+
+    /// Removes them.
+    pub(super) fn remove(&self) {
+        if let Some(scratch) = &self.scratch {
+            jobs::remove(scratch);
+        }
+        // Nothing is removed that has something in it.
+        if let Some(mountpoint) = &self.mountpoint
+            && let Err(error) = std::fs::remove_dir(mountpoint)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            warn!("the mountpoint {} is left behind: {error}", mountpoint.display());
+        }
+    }
+}
 
 /// Signals that end a mount.
 pub(super) struct EndSignals {
     terminate: Signal,
     interrupt: Signal,
+    /// True if those do not end the mount, as it is a job's. One to all processes of a service
+    /// would take the mount away from the command, which may have something to finish.
+    is_job: bool,
     /// The end of a terminal, which must not end a mount.
     hangup: Signal,
     /// The end of standard input, if that ends the mount.
@@ -27,14 +65,14 @@ pub(super) struct EndSignals {
 }
 
 impl EndSignals {
-    /// Begins to listen; to the end of standard input, too, if `until_eof`.
-    pub(super) fn listen(runtime: &Runtime, until_eof: bool) -> Result<Self> {
+    /// Begins to listen; to the end of standard input, too, if the mount ends with it.
+    pub(super) fn listen(runtime: &Runtime, arguments: &MountArgs) -> Result<Self> {
         let _runtime = runtime.enter();
         let listen = |kind| signal(kind).map_err(|e| Error::io("listening for signals", e));
         let terminate = listen(SignalKind::terminate())?;
         let interrupt = listen(SignalKind::interrupt())?;
-        let input = if until_eof { Some(end_of_input()?) } else { None };
-        Ok(EndSignals { terminate, interrupt, hangup: listen(SignalKind::hangup())?, input })
+        let input = if arguments.until_eof { Some(end_of_input()?) } else { None };
+        Ok(EndSignals { terminate, interrupt, hangup: listen(SignalKind::hangup())?, input, is_job: arguments.job })
     }
 
     /// Waits for what ends the mount, and returns its name.
@@ -49,8 +87,8 @@ impl EndSignals {
         tokio::pin!(ended);
         loop {
             tokio::select! {
-                _ = self.terminate.recv() => return "the signal asks",
-                _ = self.interrupt.recv() => return "the signal asks",
+                _ = self.terminate.recv() => if !self.is_job { return "the signal asks" },
+                _ = self.interrupt.recv() => if !self.is_job { return "the signal asks" },
                 () = &mut ended => return "standard input has ended",
                 _ = self.hangup.recv() => {}
             }
@@ -80,6 +118,7 @@ pub(super) fn unmount_at_end(
     mut signals: EndSignals,
     served: ServedMount,
     manager: Option<Arc<ServiceManager>>,
+    remains: Remains,
 ) {
     runtime.spawn(async move {
         let cause = signals.receive().await;
@@ -110,6 +149,7 @@ pub(super) fn unmount_at_end(
         }
         tokio::time::sleep(GRACE).await;
         error!("{}: programs still have files open; they get errors from now on", served.mountpoint().display());
+        remains.remove();
         std::process::exit(0);
     });
 }

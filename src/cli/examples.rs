@@ -20,6 +20,12 @@ Examples:
   icechunkfs unmount mnt                 # uncommitted changes stay for the next mount
   icechunkfs unmount mnt --require-clean # refuse if there are any";
 
+pub(super) const RUN: &str = "\
+Examples:
+  icechunkfs run s3://bucket/ocean -m 'Night of 27 November' -- python3 nightly.py
+  icechunkfs run repo --branch trial --create -m 'Trial 7' -- sh -c 'cp -r /data/new/* .'
+  icechunkfs run repo --keep -m 'Salinity of May' -- ./model";
+
 pub(super) const COMMIT: &str = "\
 Examples:
   icechunkfs commit mnt -m 'Salinity of May' --metadata run=7
@@ -147,7 +153,10 @@ Example:
 /// Commands by what they are for. Each command that is not hidden is in one group: a test checks
 /// that.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Mount and write", &["mount", "unmount", "commit", "status", "diff", "discard", "restore", "refresh", "prefetch"]),
+    (
+        "Mount and write",
+        &["mount", "unmount", "commit", "status", "diff", "discard", "restore", "refresh", "prefetch", "run"],
+    ),
     ("See what happens", &["list", "top", "doctor"]),
     ("Look at a repository", &["refs", "log", "ls", "cat", "ops", "stats", "verify"]),
     ("Create and change", &["init", "branch", "tag", "merge", "config", "amend", "squash"]),

@@ -11,6 +11,7 @@ mod amend;
 pub mod args;
 mod branch;
 mod cat;
+mod child_process;
 mod clone;
 mod config;
 mod confirm;
@@ -50,6 +51,7 @@ mod replace_commits;
 mod repo_args;
 mod restore;
 mod rewrite_manifests;
+mod run;
 mod service_manager;
 mod shards;
 mod squash;
@@ -89,12 +91,15 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         memory::set_bound(total);
     }
     // The log of a mount may be elsewhere.
-    if !matches!(arguments.command, Command::Mount(_)) {
+    if !matches!(arguments.command, Command::Mount(_) | Command::Run(_)) {
         logging::to_stderr(arguments.verbose);
     }
     let outcome = match arguments.command {
         Command::Mount(mount) => mount::run(&mount, arguments.verbose),
         Command::Unmount(unmount) => unmount::run(&unmount),
+        Command::Run(run) => {
+            return run::run(&run, arguments.verbose).unwrap_or_else(|error| report(&error, arguments.error_format));
+        }
         Command::Commit(commit) => control_client::commit(&commit),
         Command::Status(mount) => control_client::run(&mount, &request::Command::Status),
         Command::Diff(diff) => diff::run(&diff),

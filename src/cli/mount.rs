@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info};
 
 use super::daemon::{self, DaemonReport, Process};
-use super::end_signals::{EndSignals, unmount_at_end};
+use super::end_signals::{EndSignals, Remains, unmount_at_end};
 use super::metrics_server::Counts;
 use super::mount_options::MountArgs;
 use super::service_manager::ServiceManager;
@@ -48,18 +48,22 @@ pub(crate) fn run(arguments: &MountArgs, verbose: u8) -> Result<()> {
         Process::Command(answer) => answer,
         Process::Daemon(outcome) => {
             let logging = log_file.map_or_else(|| logging::to_syslog(verbose), |path| logging::to_file(&path, verbose));
-            let mut outcome = Some(outcome);
-            let served = logging.and_then(|()| serve(arguments, &spec, Some(&mut outcome)));
-            if let Err(error) = &served {
-                error!("{error}");
-                if let Some(outcome) = outcome.take() {
-                    outcome.report_failure(error);
-                }
-                // The command has printed the error, or ended long ago.
-                std::process::exit(i32::from(error.exit_code()));
-            }
+            serve_as_daemon(arguments, &spec, outcome, logging);
             Ok(())
         }
+    }
+}
+
+/// Serves the mount in this process, which is the daemon and ends if that fails.
+pub(super) fn serve_as_daemon(arguments: &MountArgs, spec: &RefSpec, outcome: DaemonReport, logging: Result<()>) {
+    let mut outcome = Some(outcome);
+    if let Err(error) = logging.and_then(|()| serve(arguments, spec, Some(&mut outcome))) {
+        error!("{error}");
+        if let Some(outcome) = outcome.take() {
+            outcome.report_failure(&error);
+        }
+        // The command has printed the error, or ended long ago.
+        std::process::exit(i32::from(error.exit_code()));
     }
 }
 
@@ -74,10 +78,11 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     let runtime = open::runtime()?;
     let target = MountTarget::open(&arguments.mountpoint, arguments.nonempty)?;
     let options = arguments.options_of(spec)?;
+    let scratch = options.scratch.clone();
     let stages = Stages::begin("opening the repository");
     let (content, options, note) = runtime.block_on(async {
         let mut repository = arguments.repo.open_with(&arguments.virtuals).await?;
-        if arguments.create && create_branch(&repository, spec, arguments).await? {
+        if arguments.new_branch.create && create_branch(&repository, spec, arguments).await? {
             repository = arguments.repo.open_with(&arguments.virtuals).await?;
         }
         stages.enter("preparing the mount");
@@ -91,11 +96,12 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     // A signal that came right after the mount would otherwise leave a dead mount. A given
     // descriptor does not wait for its mount either: without one, the kernel refuses to read from
     // it.
-    let signals = EndSignals::listen(&runtime, arguments.until_eof)?;
+    let signals = EndSignals::listen(&runtime, arguments)?;
     stages.enter("mounting");
     let mounted = Mounted::new(content, target, &options, runtime.handle().clone())?;
     let manager = if outcome.is_none() { ServiceManager::from_environment() } else { None };
-    unmount_at_end(&runtime, signals, mounted.served().clone(), manager.clone());
+    let remains = Remains::of(arguments, &mounted);
+    unmount_at_end(&runtime, signals, mounted.served().clone(), manager.clone(), remains.clone());
     listen_to_signals(&runtime, Arc::clone(&mounted.reader))?;
     observe(&runtime, arguments, &mounted, listener);
     // The place of a descriptor that the caller mounts may be unknown.
@@ -111,7 +117,8 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
         manager.report_ready(&format!("{} is mounted at {}", options.source, place.display()));
         manager.start_watchdog(mounted.served().clone(), runtime.handle().clone());
     }
-    let served = mounts::wait(mounted, runtime.handle(), arguments.ephemeral);
+    let served = mounts::wait(mounted, runtime.handle(), &scratch);
+    remains.remove();
     // A thread that is blocked on a dead network file system must not keep the daemon alive.
     runtime.shutdown_background();
     served
@@ -124,7 +131,7 @@ async fn create_branch(repository: &Repository, spec: &RefSpec, arguments: &Moun
     if repository.branch_tip(branch).await?.is_some() {
         return Ok(false);
     }
-    let from = arguments.from.as_deref().unwrap_or(DEFAULT_BRANCH);
+    let from = arguments.new_branch.from.as_deref().unwrap_or(DEFAULT_BRANCH);
     let from = repository.resolve_revision(from).await.map_err(|e| e.context("--from"))?.id;
     if arguments.check_only {
         return Err(Error::new(

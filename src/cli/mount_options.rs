@@ -19,7 +19,7 @@ use crate::fuse::control_parts::ControlParts;
 use crate::fuse::io_mode::IoOption;
 use crate::fuse::mount::Flag;
 use crate::fuse::presentation::{Presentation, parse_mask};
-use crate::library::mounts::MountOptions;
+use crate::library::mounts::{Leftovers, MountOptions, Scratch};
 use crate::library::open::MemoryLimits;
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_base::printable;
@@ -66,6 +66,32 @@ fn parse_subdir(text: &str) -> Result<String> {
     }
 }
 
+/// The part of the hierarchy that a mount shows, and where.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ShownArgs {
+    /// Mount only this group (or array): it is the root of the mount, and of the trees in
+    /// .icechunk. A commit covers the whole branch, as always.
+    #[arg(help_heading = "View", long, value_name = "PATH", value_parser = parse_root, default_value = "", hide_default_value = true)]
+    pub(super) root: String,
+    /// Show the hierarchy as the directory NAME of the mount, so that programs can remove and make
+    /// its root.
+    #[arg(help_heading = "View", long, value_name = "NAME", value_parser = parse_subdir)]
+    pub(super) subdir: Option<String>,
+}
+
+/// A branch that is created when it is mounted.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct NewBranchArgs {
+    /// Create the branch if there is none of that name: for a job that writes into a branch of its
+    /// own, which is merged once.
+    #[arg(help_heading = "Writing", long)]
+    pub(super) create: bool,
+    /// With --create, what the new branch begins with: a branch, a tag, a snapshot id, or one of
+    /// these and ~N for N commits before it [default: main].
+    #[arg(help_heading = "Writing", long, value_name = "REF", requires = "create")]
+    pub(super) from: Option<String>,
+}
+
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MountArgs {
     /// The mountpoint: an empty directory. Or /dev/fd/N, if the caller has opened /dev/fuse as
@@ -76,14 +102,8 @@ pub(crate) struct MountArgs {
     pub(super) reference: RefArgs,
     #[command(flatten, next_help_heading = "View")]
     pub(super) view: ViewArgs,
-    /// Mount only this group (or array): it is the root of the mount, and of the trees in
-    /// .icechunk. A commit covers the whole branch, as always.
-    #[arg(help_heading = "View", long, value_name = "PATH", value_parser = parse_root, default_value = "", hide_default_value = true)]
-    pub(super) root: String,
-    /// Show the hierarchy as the directory NAME of the mount, so that programs can remove and make
-    /// its root.
-    #[arg(help_heading = "View", long, value_name = "NAME", value_parser = parse_subdir)]
-    pub(super) subdir: Option<String>,
+    #[command(flatten)]
+    pub(super) shown: ShownArgs,
     /// Mount read-only. Tags, snapshots and past times always are.
     #[arg(help_heading = "Snapshot", long)]
     pub(super) read_only: bool,
@@ -97,17 +117,15 @@ pub(crate) struct MountArgs {
     /// those that ICECHUNKFS_SAFE_DIRECTORY lists, separated by `:`.
     #[arg(help_heading = "Writing", long, value_name = "DIR", conflicts_with = "ephemeral")]
     pub(super) scratch: Option<PathBuf>,
-    /// Create the branch if there is none of that name: for a job that writes into a branch of its
-    /// own, which is merged once.
-    #[arg(help_heading = "Writing", long)]
-    pub(super) create: bool,
-    /// With --create, what the new branch begins with: a branch, a tag, a snapshot id, or one of
-    /// these and ~N for N commits before it [default: main].
-    #[arg(help_heading = "Writing", long, value_name = "REF", requires = "create")]
-    pub(super) from: Option<String>,
+    #[command(flatten)]
+    pub(super) new_branch: NewBranchArgs,
     /// Discard the uncommitted changes of earlier mounts.
     #[arg(help_heading = "Writing", long)]
     pub(super) discard: bool,
+    /// Fail if earlier mounts left uncommitted changes [default: show them again]. For jobs:
+    /// otherwise the next one commits what one that failed has left.
+    #[arg(help_heading = "Writing", long, conflicts_with = "discard")]
+    pub(super) refuse_uncommitted: bool,
     /// Keep uncommitted changes in a temporary directory, which is removed at the end if everything
     /// was committed.
     #[arg(help_heading = "Writing", long)]
@@ -192,6 +210,13 @@ pub(crate) struct MountArgs {
     /// REPO@branch:NAME and similar].
     #[arg(long, value_name = "TEXT", hide = true)]
     pub(super) source: Option<String>,
+    /// True for the mount of a job: it ends at the end of standard input only, and discards what
+    /// is not committed, unless its scratch directory is marked.
+    #[arg(long, hide = true, requires = "until_eof", conflicts_with_all = ["scratch", "ephemeral", "discard"])]
+    pub(super) job: bool,
+    /// True to remove the mountpoint when the mount ends.
+    #[arg(long, hide = true)]
+    pub(super) temporary: bool,
     /// True if the mountpoint may have files or mounts.
     #[arg(long, hide = true)]
     pub(super) nonempty: bool,
@@ -242,12 +267,15 @@ impl MountArgs {
             // A check leaves nothing behind, not even a scratch directory.
             read_only: self.read_only || self.check_only,
             view: self.view.options()?,
-            root: self.root.clone(),
-            subdir: self.subdir.clone(),
+            root: self.shown.root.clone(),
+            subdir: self.shown.subdir.clone(),
             follow: self.follow,
-            scratch: self.scratch.clone(),
-            discard: self.discard,
-            ephemeral: self.ephemeral,
+            scratch: self.scratch(),
+            leftovers: match (self.discard, self.refuse_uncommitted) {
+                (true, _) => Leftovers::Discard,
+                (false, true) => Leftovers::Refuse,
+                (false, false) => Leftovers::Resume,
+            },
             show_control: self.show_control,
             pack_below: Some(self.pack_below),
             upload: self.upload,
@@ -270,6 +298,16 @@ impl MountArgs {
         })
     }
 
+    /// Returns the scratch directory that is asked for.
+    pub(super) fn scratch(&self) -> Scratch {
+        match &self.scratch {
+            Some(path) => Scratch::At(path.clone()),
+            None if self.job => Scratch::Job,
+            None if self.ephemeral => Scratch::Ephemeral,
+            None => Scratch::Default,
+        }
+    }
+
     /// Fails if the options contradict one another: if a mount that follows its branch shows the
     /// past or is writable, for instance.
     pub(crate) fn check(&self, spec: &RefSpec) -> Result<()> {
@@ -285,12 +323,14 @@ impl MountArgs {
         if self.follow.is_some() && !matches!(spec, RefSpec::Branch(_)) {
             return Err(Error::invalid("only a branch can be followed: tags, snapshots and times of the past stay"));
         }
-        if self.create && (self.read_only || self.follow.is_some() || !matches!(spec, RefSpec::Branch(_))) {
+        if self.new_branch.create && (self.read_only || self.follow.is_some() || !matches!(spec, RefSpec::Branch(_))) {
             return Err(Error::invalid("--create is for a writable mount of a branch: name it with --branch"));
         }
-        if self.follow.is_some() && (self.scratch.is_some() || self.discard || self.ephemeral) {
+        let is_for_writing = self.scratch() != Scratch::Default || self.discard || self.refuse_uncommitted;
+        if self.follow.is_some() && is_for_writing {
             return Err(Error::invalid(
-                "a mount that follows its branch is read-only: it takes none of --scratch, --discard and --ephemeral",
+                "a mount that follows its branch is read-only: it takes none of --scratch, --discard, \
+                 --refuse-uncommitted and --ephemeral",
             ));
         }
         self.repo.store.endpoint().map(drop)

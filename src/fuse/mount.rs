@@ -222,7 +222,7 @@ pub struct Mounted {
     pub branch: Option<Arc<Session>>,
     /// Reader of the chunks.
     pub reader: Arc<Reader>,
-    /// What [`ServedMount`] asks whether the mount exists.
+    /// Descriptor by which [`ServedMount`] knows whether the mount exists.
     _connection: Arc<OwnedFd>,
     /// Mark of this process as the daemon.
     _mark: Option<OwnedFd>,

@@ -35,8 +35,8 @@ pub struct ServedMount {
 /// Connection of a mount to the kernel, as far as this process has it.
 #[derive(Clone, Debug)]
 pub(super) enum Connection {
-    /// Descriptor of `/dev/fuse` that serves the mount. The process that serves it keeps it open, and
-    /// nobody else: an open one keeps a mount from failing that nobody serves.
+    /// Descriptor of `/dev/fuse` that serves the mount. The process that serves it keeps it open,
+    /// and nobody else: an open one keeps a mount from failing that nobody serves.
     Served(Weak<OwnedFd>),
     /// The mount was made a moment ago, and is not served.
     New,

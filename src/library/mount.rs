@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tracing::warn;
 
-use super::mounts::{self, MountOptions};
+use super::mounts::{self, MountOptions, Scratch};
 use super::{Inner, Repository};
 use crate::fuse::mount_target::MountTarget;
 use crate::fuse::served_mount::ServedMount;
@@ -79,7 +79,7 @@ impl Mount {
     /// Keeps what is not committed in `directory`, not in the user's default one.
     #[must_use]
     pub fn scratch(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.options.scratch = Some(directory.into());
+        self.options.scratch = Scratch::At(directory.into());
         self
     }
 
@@ -143,7 +143,7 @@ impl Mounted {
         if self.running.is_some() {
             self.served.unmount(UnmountMode::Polite)?;
         }
-        self.running.take().map_or(Ok(()), |running| mounts::wait(running, &self.inner.handle, false))
+        self.running.take().map_or(Ok(()), |running| mounts::wait(running, &self.inner.handle, &Scratch::Default))
     }
 
     fn session(&self) -> Result<&operations::Session> {
@@ -164,6 +164,6 @@ impl Drop for Mounted {
         }
         // The mount ends when the last file is closed.
         let inner = Arc::clone(&self.inner);
-        drop(std::thread::spawn(move || mounts::wait(running, &inner.handle, false)));
+        drop(std::thread::spawn(move || mounts::wait(running, &inner.handle, &Scratch::Default)));
     }
 }

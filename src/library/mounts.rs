@@ -35,8 +35,10 @@ use icechunkfs_views::views::native::NativeView;
 use icechunkfs_views::views::options::ViewOptions;
 use icechunkfs_working::control::Control;
 use icechunkfs_working::follow::Follower;
+use icechunkfs_working::operations::status::Status;
 use icechunkfs_working::operations::{self, RecoveryOptions, Session, UploadMode};
 use icechunkfs_working::scratch::directory::default_path;
+use icechunkfs_working::scratch::jobs;
 use icechunkfs_working::scratch::record::Name;
 use icechunkfs_working::scratch::relocate;
 
@@ -56,12 +58,10 @@ pub struct MountOptions {
     pub subdir: Option<String>,
     /// Interval between checks of a branch that the mount follows.
     pub follow: Option<Duration>,
-    /// Scratch directory; none for the default one.
-    pub scratch: Option<PathBuf>,
-    /// True to discard the uncommitted changes of earlier mounts.
-    pub discard: bool,
-    /// True for a temporary scratch directory.
-    pub ephemeral: bool,
+    /// Scratch directory.
+    pub scratch: Scratch,
+    /// Treatment of the uncommitted changes of earlier mounts.
+    pub leftovers: Leftovers,
     /// True to list the directory `.icechunk`.
     pub show_control: bool,
     /// Size in bytes below which chunks are packed; none for the default.
@@ -88,6 +88,39 @@ pub struct MountOptions {
     pub source: Option<String>,
     /// Further options that `.icechunk/info.json` lists.
     pub listed: Map<String, Value>,
+}
+
+/// Scratch directory of a mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Scratch {
+    /// That of the branch.
+    #[default]
+    Default,
+    /// This one.
+    At(PathBuf),
+    /// A temporary one, which goes when the mount ends if everything was committed.
+    Ephemeral,
+    /// One of a job ([`jobs`]), which goes when the mount ends.
+    Job,
+}
+
+/// Treatment of the uncommitted changes of earlier mounts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Leftovers {
+    /// The mount shows them again.
+    #[default]
+    Resume,
+    /// They are discarded.
+    Discard,
+    /// There is no mount, but an error of kind [`ErrorKind::Busy`].
+    Refuse,
+}
+
+impl MountOptions {
+    /// Returns true if they make sense for a writable mount only.
+    fn ask_for_writing(&self) -> bool {
+        self.scratch != Scratch::Default || self.leftovers != Leftovers::Resume
+    }
 }
 
 /// Prepares the mount of `repository` at `mountpoint` (absolute, prepared). Returns the content of
@@ -243,15 +276,15 @@ pub fn check_answers(served: &ServedMount) -> Result<()> {
     })
 }
 
-/// Waits until `mounted` is unmounted, and flushes what is not committed. If `ephemeral`, the
-/// scratch directory is removed unless something is left in it.
-pub fn wait(mounted: Mounted, runtime: &Handle, ephemeral: bool) -> Result<()> {
+/// Waits until `mounted` is unmounted, and flushes what is not committed. Removes the scratch
+/// directory as `scratch` says.
+pub fn wait(mounted: Mounted, runtime: &Handle, scratch: &Scratch) -> Result<()> {
     let branch = mounted.branch.clone();
     let reader = Arc::clone(&mounted.reader);
     let served = mounted.wait();
     info!("unmounted");
     if let Some(session) = branch {
-        runtime.block_on(end_writable(session, ephemeral));
+        runtime.block_on(end_writable(session, scratch));
     }
     runtime.block_on(reader.flush_disk_cache());
     served
@@ -266,7 +299,7 @@ async fn serve(repository: &Repository, mountpoint: &Path, options: &MountOption
                 let (session, control, resumed) = open_branch(repository, branch, options, mountpoint).await?;
                 return Ok((Served::Branch(session, control), resumed.unwrap_or_default()));
             }
-            Some(why) if options.scratch.is_some() || options.discard || options.ephemeral => {
+            Some(why) if options.ask_for_writing() => {
                 let source = repository.storage().location();
                 return Err(Error::new(ErrorKind::ReadOnly, format!("{source} cannot be written to: {why}")));
             }
@@ -306,9 +339,8 @@ async fn open_branch(
     let storage = Arc::clone(repository.storage());
     let local = storage.local_path();
     let scratch = scratch(repository, branch, options)?;
-    let is_default = options.scratch.is_none() && !options.ephemeral;
-    let relocated = match (&local, is_default) {
-        (Some(_), true) => relocate_scratch(repository, branch, &scratch, mountpoint).await?,
+    let relocated = match (&local, &options.scratch) {
+        (Some(_), Scratch::Default) => relocate_scratch(repository, branch, &scratch, mountpoint).await?,
         _ => None,
     };
     let opening = RecoveryOptions {
@@ -316,7 +348,7 @@ async fn open_branch(
         scratch: &scratch,
         mountpoint,
         local: local.as_deref(),
-        discard: options.discard,
+        discard: options.leftovers == Leftovers::Discard,
         limit,
     };
     let reader = |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?));
@@ -328,7 +360,7 @@ async fn open_branch(
     let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, engine_options);
     let writable = json!({
         "scratch": scratch.to_string_lossy(),
-        "ephemeral": options.ephemeral,
+        "ephemeral": matches!(options.scratch, Scratch::Ephemeral | Scratch::Job),
         "show_control": options.show_control,
         "pack_below": pack_below,
         "upload": options.upload,
@@ -339,6 +371,9 @@ async fn open_branch(
     facts.scratch = Some(working.upper().scratch().path().to_owned());
     facts.options.extend(writable.as_object().cloned().unwrap_or_default());
     let session = Arc::new(Session::new(working, storage, reader, engine, Arc::new(facts)));
+    if options.leftovers == Leftovers::Refuse {
+        refuse_leftovers(&session).await?;
+    }
     if options.upload == UploadMode::Eager {
         session.begin_uploads();
     }
@@ -362,16 +397,31 @@ async fn relocate_scratch(
 }
 
 fn scratch(repository: &Repository, branch: &str, options: &MountOptions) -> Result<PathBuf> {
-    if let Some(path) = &options.scratch {
-        return std::path::absolute(path).map_err(|e| Error::io("the scratch directory", e));
+    match &options.scratch {
+        Scratch::Default => default_path(&scratch_location(repository), branch),
+        Scratch::At(path) => std::path::absolute(path).map_err(|e| Error::io("the scratch directory", e)),
+        Scratch::Ephemeral => {
+            let made = tempfile::Builder::new().prefix("icechunkfs-").tempdir();
+            let made = made.map_err(|e| Error::io("making a temporary scratch directory", e))?;
+            // `end_writable` removes the directory if all of its contents were committed.
+            Ok(made.keep())
+        }
+        Scratch::Job => jobs::create(&scratch_location(repository), branch),
     }
-    if options.ephemeral {
-        let made = tempfile::Builder::new().prefix("icechunkfs-").tempdir();
-        let made = made.map_err(|e| Error::io("making a temporary scratch directory", e))?;
-        // `end_writable` removes the directory if all of its contents were committed.
-        return Ok(made.keep());
+}
+
+/// Fails if `session` has resumed uncommitted changes.
+async fn refuse_leftovers(session: &Session) -> Result<()> {
+    let Status { clean, untracked, scratch, branch, .. } = session.local_status().await?;
+    if clean && untracked.is_empty() {
+        return Ok(());
     }
-    default_path(&scratch_location(repository), branch)
+    let what = if clean { "files that no commit takes" } else { "uncommitted changes" };
+    let message = format!(
+        "an earlier mount of branch {branch} left {what} in {scratch}. To look at them and commit them, mount without \
+         --refuse-uncommitted; to discard them, with --discard"
+    );
+    Err(Error::new(ErrorKind::Busy, message))
 }
 
 /// Returns the name of `repository` in paths of scratch directories: its real location, whatever
@@ -382,18 +432,22 @@ pub fn scratch_location(repository: &Repository) -> String {
     local.unwrap_or_else(|| storage.location().to_owned())
 }
 
-/// Ends a mount: logs uncommitted changes, and removes an ephemeral scratch directory if there are
-/// none.
-async fn end_writable(session: Arc<Session>, ephemeral: bool) {
+/// Ends a mount: logs uncommitted changes, and removes a temporary scratch directory if there are
+/// none, or if they are not to be kept.
+async fn end_writable(session: Arc<Session>, scratch: &Scratch) {
     session.end_uploads();
     // Nothing is written to the directory after this.
     if let Err(error) = session.working().upper().make_durable().await {
         warn!("{error}: the last writes may be lost if the power fails");
     }
     let path = session.working().upper().scratch().path().to_owned();
+    if *scratch == Scratch::Job && jobs::remove(&path) {
+        return;
+    }
+    let is_temporary = matches!(scratch, Scratch::Ephemeral | Scratch::Job);
     match session.local_status().await {
-        Ok(status) if status.clean && (!ephemeral || status.untracked.is_empty()) => {
-            if ephemeral && let Err(error) = std::fs::remove_dir_all(&path) {
+        Ok(status) if status.clean && (!is_temporary || status.untracked.is_empty()) => {
+            if is_temporary && let Err(error) = std::fs::remove_dir_all(&path) {
                 warn!("the scratch directory {} is left behind: {error}", path.display());
             }
         }

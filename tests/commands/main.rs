@@ -29,6 +29,7 @@ mod reference_pages;
 mod refs;
 mod restore;
 mod rewritten;
+mod run;
 mod same_ids;
 mod service;
 mod stages;

@@ -1,12 +1,13 @@
 //! Result of a commit, as commands and control files show it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::commit::warnings::Warning;
 
 /// Result of a commit.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Committed {
     /// ID of the new snapshot; none if there was nothing to commit.
     pub snapshot: Option<ObjectId>,

@@ -17,7 +17,7 @@ use std::time::Duration;
 use rustix::fs::{Dir, FileType, FlockOperation, Mode, OFlags};
 
 use super::requirements::{make_directory, open_directory, open_file};
-use super::{salvage, search};
+use super::{jobs, salvage, search};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::file_name;
 use icechunkfs_base::trust::{self, Distrust};
@@ -151,8 +151,18 @@ impl ScratchDirectory {
 /// Checks the entries of `directory`. An unknown entry means that the directory was named by
 /// mistake; entries that other users created before the directory was private are refused.
 fn check_entries(directory: &OwnedFd, path: &Path) -> Result<()> {
-    const OURS: [&str; 9] =
-        ["journal", "journal.new", "journal.compact", "data", "lock", "spare", "boot", salvage::FOLDER, "README"];
+    const OURS: [&str; 10] = [
+        "journal",
+        "journal.new",
+        "journal.compact",
+        "data",
+        "lock",
+        jobs::KEPT,
+        "spare",
+        "boot",
+        salvage::FOLDER,
+        "README",
+    ];
     let failed = |errno: rustix::io::Errno| Error::io(path.display(), errno.into());
     for entry in Dir::read_from(directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;

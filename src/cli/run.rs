@@ -1,0 +1,305 @@
+//! `icechunkfs run`: runs a command in a mount of its own, and commits what it wrote.
+//!
+//! Three processes take part: this one, the daemon of the mount, and the command. Each may be
+//! killed at any moment. The daemon ends with a pipe that this process holds, and removes the mount
+//! and the scratch directory; the command gets a signal when this process is killed; and this
+//! process removes what a killed daemon leaves. A later run removes what is left if several of them
+//! are killed at once. There is one commit, or none: it becomes visible with one step, as every
+//! commit.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+
+use clap::Args;
+use rustix::pipe::PipeFlags;
+
+use super::child_process::{PassedSignals, exit_code};
+use super::control_client::{self, CommitSettings};
+use super::daemon::{self, Process};
+use super::export::listed;
+use super::mount_options::{self, MountArgs, NewBranchArgs, ShownArgs};
+use super::repo_args::RepoArgs;
+use super::virtual_args::VirtualArgs;
+use super::{args, logging, mount, note};
+use crate::fuse::daemon_mark::Daemon;
+use crate::fuse::mount_table;
+use crate::fuse::mountpoint::Mountpoint;
+use crate::fuse::open_mount::OpenMount;
+use crate::fuse::unmount::{self, UnmountMode};
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::printable;
+use icechunkfs_base::shell;
+use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use icechunkfs_working::operations::Committed;
+use icechunkfs_working::operations::request::Command;
+use icechunkfs_working::scratch::jobs;
+
+/// Beginning of the names of temporary mountpoints.
+const MOUNTPOINT: &str = "icechunkfs-run-";
+/// Deadline for the daemon to end after its mount is gone.
+const ENDING: Duration = Duration::from_secs(15);
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The command and its arguments, after `--`. Its working directory is the mount, whose path is
+    /// also in its environment as ICECHUNKFS_MOUNT.
+    #[arg(index = 2, last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+    /// The branch [default: main].
+    #[arg(long, value_name = "NAME")]
+    branch: Option<String>,
+    #[command(flatten)]
+    new_branch: NewBranchArgs,
+    #[command(flatten)]
+    commit: CommitSettings,
+    /// Keep what the command wrote if it fails, too, in a scratch directory whose name is printed
+    /// [default: discard it].
+    #[arg(long)]
+    keep: bool,
+    /// Mount at this empty directory [default: a temporary one].
+    #[arg(long, value_name = "DIR")]
+    mountpoint: Option<PathBuf>,
+    #[command(flatten)]
+    shown: ShownArgs,
+    #[command(flatten)]
+    repo: RepoArgs,
+    #[command(flatten)]
+    virtuals: VirtualArgs,
+}
+
+/// Runs the command, and returns the status to exit with.
+pub(crate) fn run(arguments: &RunArgs, verbose: u8) -> Result<ExitCode> {
+    let request = Command::Commit(arguments.commit.options()?);
+    let mountpoint = JobMountpoint::new(arguments.mountpoint.as_deref())?;
+    let (mount, spec) = mount_arguments(arguments, &mountpoint)?;
+    let pipe = rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
+    let (read, lifeline) = pipe.map_err(|e| Error::io("making a pipe", e.into()))?;
+    match daemon::fork()? {
+        Process::Daemon(outcome) => {
+            // The daemon ends with the other end, of which it must not have a copy.
+            drop(lifeline);
+            let input = rustix::stdio::dup2_stdin(&read).map_err(|e| Error::io("standard input", e.into()));
+            drop(read);
+            mount::serve_as_daemon(&mount, &spec, outcome, input.and_then(|()| logging::to_syslog(verbose)));
+            Ok(ExitCode::SUCCESS)
+        }
+        Process::Command(answer) => {
+            drop(read);
+            let begun = answer.and_then(|()| {
+                remove_dead_mounts(mountpoint.path());
+                Job::begin(arguments, mountpoint.path())
+            });
+            match begun {
+                Ok(job) => job.run(arguments, &request, &mountpoint, lifeline),
+                Err(error) => {
+                    drop(lifeline);
+                    mountpoint.abandon();
+                    Err(error)
+                }
+            }
+        }
+    }
+}
+
+/// Returns the arguments of the mount, and the branch.
+fn mount_arguments(arguments: &RunArgs, mountpoint: &JobMountpoint) -> Result<(MountArgs, RefSpec)> {
+    let words = ["icechunkfs", "mount", "--until-eof", "--job", "--", "REPO"].map(OsString::from);
+    let words: Vec<OsString> = words.into_iter().chain([mountpoint.path().into()]).collect();
+    let parsed = mount_options::parse(&words).map_err(|e| Error::invalid(e.to_string()))?;
+    let args::Command::Mount(mut mount) = parsed.command else { return Err(Error::invalid("no mount")) };
+    let branch = arguments.branch.as_deref().unwrap_or(DEFAULT_BRANCH);
+    mount.reference.branch = Some(branch.to_owned());
+    mount.new_branch = arguments.new_branch.clone();
+    mount.shown = arguments.shown.clone();
+    mount.temporary = mountpoint.is_temporary();
+    mount.repo = arguments.repo.clone();
+    mount.virtuals = arguments.virtuals.clone();
+    let spec = mount.take_spec()?;
+    mount.check(&spec)?;
+    Ok((*mount, spec))
+}
+
+/// Mountpoint of a job.
+#[derive(Debug)]
+enum JobMountpoint {
+    Given(PathBuf),
+    /// Removed at the end.
+    Temporary(PathBuf),
+}
+
+impl JobMountpoint {
+    fn new(given: Option<&Path>) -> Result<Self> {
+        if let Some(path) = given {
+            return std::path::absolute(path).map(JobMountpoint::Given).map_err(|e| Error::io(path.display(), e));
+        }
+        let made = tempfile::Builder::new().prefix(MOUNTPOINT).tempdir();
+        Ok(JobMountpoint::Temporary(made.map_err(|e| Error::io("making a temporary mountpoint", e))?.keep()))
+    }
+
+    fn path(&self) -> &Path {
+        let (JobMountpoint::Given(path) | JobMountpoint::Temporary(path)) = self;
+        path
+    }
+
+    fn is_temporary(&self) -> bool {
+        matches!(self, JobMountpoint::Temporary(_))
+    }
+
+    /// Removes the directory if it is temporary. The daemon does it too; something may be mounted
+    /// there still.
+    fn remove(&self) {
+        if self.is_temporary() {
+            let _ = std::fs::remove_dir(self.path());
+        }
+    }
+
+    /// Removes what a daemon that failed, or was killed, has left.
+    fn abandon(&self) {
+        let removed = Mountpoint::find(self.path()).and_then(|mountpoint| unmount::remove_dead(&mountpoint));
+        if let Err(error) = removed {
+            tracing::warn!("{error}");
+        }
+        self.remove();
+    }
+}
+
+/// A mount for a command.
+struct Job {
+    mount: OpenMount,
+    scratch: PathBuf,
+    signals: PassedSignals,
+}
+
+impl Job {
+    fn begin(arguments: &RunArgs, mountpoint: &Path) -> Result<Self> {
+        let mount = control_client::open_writable(mountpoint)?;
+        let scratch = control_client::info(&mount)?.scratch.map(PathBuf::from);
+        let scratch = scratch.ok_or_else(|| Error::new(ErrorKind::Io, "the mount has no scratch directory"))?;
+        if arguments.keep {
+            jobs::keep(&scratch)?;
+        }
+        Ok(Job { mount, scratch, signals: PassedSignals::receive()? })
+    }
+
+    /// Runs the command and commits. `lifeline` keeps the daemon.
+    fn run(
+        mut self,
+        arguments: &RunArgs,
+        request: &Command,
+        place: &JobMountpoint,
+        lifeline: OwnedFd,
+    ) -> Result<ExitCode> {
+        let (program, ran) = self.execute(arguments, place.path());
+        let outcome = match ran {
+            Ok(status) if status.success() => self.commit(request).map(|()| ExitCode::SUCCESS),
+            Ok(status) => {
+                note(&format!("{program}: {status}; nothing is committed"));
+                Ok(exit_code(status).into())
+            }
+            Err(error) => Err(Error::io(format!("running {program}"), error)),
+        };
+        let scratch = self.scratch.clone();
+        let ended = self.end(place, lifeline);
+        if jobs::is_kept(&scratch) {
+            let [scratch, repository] = [&*scratch.to_string_lossy(), &arguments.repo.location].map(shell::quote);
+            note(&format!("to go on with it: icechunkfs mount --scratch {scratch} {repository} DIR"));
+        }
+        // The outcome matters more than how the mount ended.
+        outcome.and_then(|code| ended.map(|()| code))
+    }
+
+    /// Runs the command to its end. Returns its name, too.
+    fn execute(&mut self, arguments: &RunArgs, mountpoint: &Path) -> (String, std::io::Result<ExitStatus>) {
+        let top = match &arguments.shown.subdir {
+            Some(name) => &mountpoint.join(name),
+            None => mountpoint,
+        };
+        let mut words = arguments.command.iter();
+        let program = words.next().map(OsString::as_os_str).unwrap_or_default();
+        let mut command = std::process::Command::new(program);
+        command.args(words).current_dir(top).env("ICECHUNKFS_MOUNT", top);
+        (program.to_string_lossy().into_owned(), self.signals.run(&mut command))
+    }
+
+    /// Commits what the command wrote. It is whole now: it stays, whatever ends this process, until
+    /// it is committed.
+    fn commit(&self, request: &Command) -> Result<()> {
+        if let Err(error) = jobs::keep(&self.scratch) {
+            note(&format!("{error}: if the commit fails, what the command wrote is lost"));
+        }
+        let answer = control_client::execute(&self.mount, request);
+        let answer = answer.and_then(|answer| control_client::check(&answer).map(|()| answer));
+        let answer = answer.inspect_err(|_| note("what the command wrote is kept")).context(|| "not committed")?;
+        if let Err(error) = jobs::stop_keeping(&self.scratch) {
+            note(&error.to_string());
+        }
+        let result = answer.result.and_then(|result| serde_json::from_value(result).ok());
+        let mut committed: Committed = result.unwrap_or_default();
+        let untracked = std::mem::take(&mut committed.untracked);
+        note(&committed.to_string());
+        if !untracked.is_empty() {
+            let paths = listed(untracked.iter().map(|path| format!("  {path}")), untracked.len() as u64);
+            let paths = printable::text(paths.as_bytes());
+            eprintln!("icechunkfs: not committed, as Zarr has no such files, and removed with the mount:\n{paths}");
+        }
+        Ok(())
+    }
+
+    /// Removes the mount and, unless it is kept, the scratch directory.
+    fn end(self, place: &JobMountpoint, lifeline: OwnedFd) -> Result<()> {
+        let Job { mount, scratch, .. } = self;
+        let daemon = Daemon::of(mount.mount());
+        let mode = if mount.has_ended().unwrap_or(true) { UnmountMode::Detach } else { UnmountMode::Polite };
+        let unmounted = Mountpoint::find(place.path()).and_then(|found| unmount::unmount(&found, mount, mode));
+        // In any case the daemon ends with its pipe.
+        drop(lifeline);
+        match unmounted {
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                note(&format!("{error}; they get errors soon, and what they write is not committed"));
+            }
+            // The command has unmounted it.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            unmounted => unmounted?,
+        }
+        if let Some(daemon) = daemon
+            && !daemon.wait(ENDING)
+        {
+            note(&format!("process {}, which serves the mount, has not ended yet", daemon.pid()));
+        }
+        // A daemon that was killed has not done it.
+        jobs::remove(&scratch);
+        place.remove();
+        Ok(())
+    }
+}
+
+/// Removes temporary mountpoints of runs that were killed together with their daemons. Failures do
+/// not concern this run.
+fn remove_dead_mounts(own: &Path) {
+    let is_of_run = |path: &Path| {
+        let name = path.file_name().unwrap_or_default();
+        name.to_string_lossy().starts_with(MOUNTPOINT) && path != own && path.parent() == own.parent()
+    };
+    for mount in mount_table::own_mounts().unwrap_or_default() {
+        if !is_of_run(&mount.mountpoint) || !mount.is_own() {
+            continue;
+        }
+        if let Err(error) = remove_if_dead(&mount.mountpoint) {
+            tracing::debug!("{error}");
+        }
+    }
+}
+
+fn remove_if_dead(path: &Path) -> Result<()> {
+    let mountpoint = Mountpoint::find(path)?;
+    let mount = OpenMount::at(&mountpoint)?;
+    if mount.has_ended()? {
+        unmount::unmount(&mountpoint, mount, UnmountMode::Detach)?;
+        // Whatever is in it is not of a run.
+        let _ = std::fs::remove_dir(path);
+    }
+    Ok(())
+}
