@@ -30,6 +30,7 @@ use super::pull::PullArgs;
 use super::push::PushArgs;
 use super::refs::RefsArgs;
 use super::restore::RestoreArgs;
+use super::revert::RevertArgs;
 use super::rewrite_manifests::RewriteManifestsArgs;
 use super::run::RunArgs;
 use super::squash::SquashArgs;
@@ -172,6 +173,16 @@ pub(crate) enum Command {
     /// Exit status: 0 if PATH is as in REF now, or was before; 1 after a conflict.
     #[command(after_help = examples::RESTORE)]
     Restore(Box<RestoreArgs>),
+    /// Take commits back, in a mount or on a branch. No chunk is read, copied or stored again.
+    ///
+    /// One new commit makes what the commits changed as it was before them; everything that was
+    /// changed since stays. Where later commits changed the same things, nothing is taken back,
+    /// and the conflicts are listed. In a mount the result is an uncommitted change: `diff` shows
+    /// it, `commit` and `discard` take it.
+    ///
+    /// Exit status: 0 if nothing is left of what the commits changed; 1 after a conflict.
+    #[command(after_help = examples::REVERT)]
+    Revert(Box<RevertArgs>),
     /// Rewrite all manifests of a branch in a commit that changes nothing else: split by other
     /// rules, or merged where many commits have left many.
     RewriteManifests(Box<RewriteManifestsArgs>),

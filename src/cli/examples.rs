@@ -26,6 +26,12 @@ Examples:
   icechunkfs run repo --branch trial --create -m 'Trial 7' -- sh -c 'cp -r /data/new/* .'
   icechunkfs run repo --keep -m 'Salinity of May' -- ./model";
 
+pub(super) const REVERT: &str = "\
+Examples:
+  icechunkfs revert repo main                      # the newest commit
+  icechunkfs revert repo main~2 main~1 --dry-run   # two commits before it, and what would change
+  icechunkfs revert mnt YQ9YAPJWJW4YC7YC093G       # as an uncommitted change";
+
 pub(super) const COMMIT: &str = "\
 Examples:
   icechunkfs commit mnt -m 'Salinity of May' --metadata run=7
@@ -155,7 +161,7 @@ Example:
 const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Mount and write",
-        &["mount", "unmount", "commit", "status", "diff", "discard", "restore", "refresh", "prefetch", "run"],
+        &["mount", "unmount", "commit", "status", "diff", "discard", "restore", "revert", "refresh", "prefetch", "run"],
     ),
     ("See what happens", &["list", "top", "doctor"]),
     ("Look at a repository", &["refs", "log", "ls", "cat", "ops", "stats", "verify"]),

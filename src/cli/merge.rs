@@ -72,11 +72,23 @@ pub(crate) struct MergeArgs {
 /// Number of deletions listed as text; the rest is counted.
 const LISTED_DELETIONS: usize = 20;
 
-/// Side whose chunks win a conflict.
+/// Side whose chunks win a conflict, as in git: ours are those of the branch that gets the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Whose {
+pub(super) enum Whose {
     Ours,
     Theirs,
+}
+
+impl Whose {
+    /// Returns the treatment of conflicts by the engine, for which ours are the changes that are
+    /// committed.
+    pub(super) fn treatment(side: Option<Whose>) -> OnConflict {
+        match side {
+            None => OnConflict::Fail,
+            Some(Whose::Ours) => OnConflict::Theirs,
+            Some(Whose::Theirs) => OnConflict::Ours,
+        }
+    }
 }
 
 /// Snapshot that is merged, and its names.
@@ -113,12 +125,7 @@ pub(crate) fn run(arguments: &MergeArgs) -> Result<()> {
             keep_commits: arguments.keep_commits,
             message: arguments.message.clone().unwrap_or_else(|| format!("Merge {}", source.name)),
             metadata,
-            // For the engine, ours are the changes that are committed.
-            on_conflict: match arguments.on_conflict {
-                None => OnConflict::Fail,
-                Some(Whose::Ours) => OnConflict::Theirs,
-                Some(Whose::Theirs) => OnConflict::Ours,
-            },
+            on_conflict: Whose::treatment(arguments.on_conflict),
         };
         let limits = MemoryLimits::default();
         let storage = Arc::clone(repository.storage());

@@ -50,6 +50,7 @@ mod refs;
 mod replace_commits;
 mod repo_args;
 mod restore;
+mod revert;
 mod rewrite_manifests;
 mod run;
 mod service_manager;
@@ -109,6 +110,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Pull(pull) => pull::run(&pull),
         Command::Merge(merge) => merge::run(&merge),
         Command::Restore(restore) => restore::run(&restore),
+        Command::Revert(revert) => revert::run(&revert),
         Command::RewriteManifests(rewrite) => rewrite_manifests::run(&rewrite),
         Command::Squash(squash) => squash::run(&squash),
         Command::Discard(discard) => control_client::discard(&discard),

@@ -28,6 +28,7 @@ mod ref_faults;
 mod reference_pages;
 mod refs;
 mod restore;
+mod revert;
 mod rewritten;
 mod run;
 mod same_ids;

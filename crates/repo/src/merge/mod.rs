@@ -8,7 +8,7 @@
 //! taken into account; where those conflict, or bring commits of the source
 //! ([`crate::commit::merge_record`]), the merge is planned again on the new tip.
 //!
-//! [`commit_by_commit`] keeps the commits of the source instead.
+//! [`commit_by_commit`] keeps the commits of the source instead. [`revert`] takes commits back.
 
 mod ancestor;
 mod base;
@@ -16,6 +16,7 @@ mod claims;
 mod commit_by_commit;
 mod doubt;
 mod repacked;
+pub mod revert;
 mod sameness;
 mod sides;
 

@@ -19,6 +19,7 @@ mod recovery;
 mod refresh;
 pub mod request;
 mod restore;
+mod revert;
 pub mod status;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::{CommitOptions, Session};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_repo::commit::engine::OnConflict;
 
 /// Command of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +27,15 @@ pub enum Command {
         path: String,
         /// Branch, tag, snapshot or time to restore from.
         from: String,
+        /// True to change nothing.
+        dry_run: bool,
+    },
+    /// Revert of commits, as an uncommitted change.
+    Revert {
+        /// Branches, tags or snapshots, perhaps with `~N`, which name the commits.
+        commits: Vec<String>,
+        /// Treatment of chunks that were changed again since.
+        on_conflict: OnConflict,
         /// True to change nothing.
         dry_run: bool,
     },
@@ -92,6 +102,7 @@ impl Session {
                 Ok((text.clone(), serde_json::json!({ "discarded": text })))
             }
             Command::Restore { path, from, dry_run } => self.restore(&path, &from, dry_run).await,
+            Command::Revert { commits, on_conflict, dry_run } => self.revert(&commits, on_conflict, dry_run).await,
             Command::Refresh => {
                 let text = self.refresh().await?;
                 Ok((text, serde_json::json!({ "base": self.working.upper().base().id() })))

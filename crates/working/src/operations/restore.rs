@@ -53,7 +53,7 @@ impl Session {
             }
             let candidate =
                 self.working.moves().plan_restore(&guard, &path, &detected.untracked_entries(), &plan).await?;
-            let check = Check { plan: &plan, base: base.tree.snapshot(), before: &detected };
+            let check = Check::new(&plan, base.tree.snapshot(), &detected);
             let invalidations =
                 rebase::install_restored(&self.working, &guard, candidate, &self.new_ids, dry_run, &check).await?;
             if !dry_run {
@@ -164,7 +164,12 @@ impl Split {
     }
 }
 
-impl Check<'_> {
+impl<'a> Check<'a> {
+    /// Creates the conditions for `plan`, made for snapshot `base` with the changes `before`.
+    pub(super) fn new(plan: &'a Plan, base: &'a Snapshot, before: &'a DetectedChanges) -> Self {
+        Check { plan, base, before }
+    }
+
     /// Fails if the changes in a candidate, `after`, are not those of the plan below the path and
     /// the former ones elsewhere.
     pub(super) fn accept(&self, after: &DetectedChanges) -> Result<()> {

@@ -1,0 +1,171 @@
+//! Takes commits back: what they changed becomes as it was before them, and everything else that
+//! the branch has stays.
+//!
+//! That is a merge whose sides parted at the newest of the commits: one side leads back to the
+//! commit before the oldest, the other one to the tip. Chunks are referred to, not copied.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use tracing::info;
+
+use super::sides::{self, Applied};
+use super::{MAX_PLANS, contended};
+use crate::commit::changes::ChangeSet;
+use crate::commit::conflicts::Conflict;
+use crate::commit::engine::{CommitOutcome, Engine, OnConflict, Request};
+use crate::commit::progress::CommitProgress;
+use crate::commit::request::KnownObjects;
+use crate::reader::Reader;
+use crate::repo::refs::RefSpec;
+use crate::repo::{MAX_SNAPSHOT, Repository};
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::memory::Metered;
+use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_format::format::snapshot::Snapshot;
+use icechunkfs_format::format::snapshot_info::SnapshotInfo;
+
+/// Description of a revert without a mount.
+#[derive(Clone, Debug)]
+pub struct RevertOptions {
+    /// Commits to take back, in any order. They follow one another on the branch.
+    pub commits: Vec<ObjectId>,
+    /// Branch that gets the commit.
+    pub branch: String,
+    /// Commit message; none for one that names what is taken back.
+    pub message: Option<String>,
+    /// Metadata of the commit.
+    pub metadata: Map<String, Value>,
+    /// Treatment of chunks that were changed again since; [`OnConflict::Ours`] takes those from
+    /// before the commits.
+    pub on_conflict: OnConflict,
+}
+
+/// Changes that take commits back.
+#[derive(Debug)]
+pub struct RevertPlan {
+    /// Commits that are taken back, newest first.
+    pub reverted: Vec<SnapshotInfo>,
+    /// Snapshot before the oldest of them, which has all chunks that the changes refer to.
+    pub before: ObjectId,
+    /// Changes relative to the snapshot that the plan was made for.
+    pub changes: Metered<ChangeSet>,
+    /// Later changes of the same things, which prevent it.
+    pub conflicts: Vec<Conflict>,
+}
+
+impl RevertPlan {
+    /// Returns the message of a commit that makes the changes.
+    pub fn message(&self) -> String {
+        let ids: Vec<String> = self.reverted.iter().map(|commit| commit.id.to_string()).collect();
+        match self.reverted.as_slice() {
+            [commit] => format!("Revert \"{}\"\n\nThis takes back commit {}.", commit.title(), commit.id),
+            commits => format!("Revert {} commits\n\nThis takes back commits {}.", commits.len(), ids.join(", ")),
+        }
+    }
+}
+
+/// Plans to take back `commits`, ancestors of snapshot `now` or itself, with changes to that
+/// snapshot.
+///
+/// Errors: [`ErrorKind::InvalidInput`] if a commit is not in the history of `now`, if they do not
+/// follow one another, or if nothing is before them; [`ErrorKind::NotFound`] if what was before
+/// them has been removed.
+pub async fn plan_on(
+    repository: &Repository,
+    reader: &Arc<Reader>,
+    now: &Snapshot,
+    commits: &[ObjectId],
+    on_conflict: OnConflict,
+) -> Result<RevertPlan> {
+    let history = repository.ancestors(now.id(), usize::MAX).await?;
+    let mut places = Vec::new();
+    for commit in commits {
+        let at = history.iter().position(|info| info.id == *commit);
+        places
+            .push(at.ok_or_else(|| Error::invalid(format!("commit {commit} is not in the history of {}", now.id())))?);
+    }
+    places.sort_unstable();
+    places.dedup();
+    let (Some(&newest), Some(&oldest)) = (places.first(), places.last()) else {
+        return Err(Error::invalid("no commit is named"));
+    };
+    if oldest - newest + 1 != places.len() {
+        return Err(Error::invalid(
+            "there are other commits between these: take them back one after another, the newest first",
+        ));
+    }
+    let range = history.get(newest..=oldest).unwrap_or_default();
+    let (Some(after), Some(last)) = (range.first(), range.last()) else {
+        return Err(Error::invalid("no commit is named"));
+    };
+    let before = last
+        .parent
+        .ok_or_else(|| Error::invalid(format!("nothing is before commit {}, the first one of its history", last.id)))?;
+    let mut reverted = Vec::new();
+    for commit in range {
+        reverted.push(repository.commit(commit.id).await?);
+    }
+    let missing = || format!("what was before commit {}", last.id);
+    let side = repository.snapshot(before, MAX_SNAPSHOT).await.context(missing)?;
+    let common = repository.snapshot(after.id, MAX_SNAPSHOT).await?;
+    let tip = repository.commit(now.id()).await?;
+    let Applied { changes, conflicts, .. } = sides::apply(reader, &common, &side, now, &tip, on_conflict).await?;
+    Ok(RevertPlan { reverted, before, changes, conflicts })
+}
+
+/// Plans a revert on the tip of the branch. Returns the tip, too.
+pub async fn plan_on_branch(
+    repository: &Repository,
+    reader: &Arc<Reader>,
+    options: &RevertOptions,
+) -> Result<(Arc<Snapshot>, RevertPlan)> {
+    let tip = repository.resolve(&RefSpec::Branch(options.branch.clone())).await?;
+    let now = Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?);
+    let plan = plan_on(repository, reader, &now, &options.commits, options.on_conflict).await?;
+    Ok((now, plan))
+}
+
+/// Takes commits back with one commit on their branch. Returns the plan, and the new snapshot; none
+/// if there are conflicts, or nothing is left of what they changed.
+///
+/// Errors: as for [`plan_on`] and [`Engine::commit`].
+pub async fn revert(
+    mut repository: Repository,
+    reader: &Arc<Reader>,
+    engine: &Engine,
+    options: &RevertOptions,
+) -> Result<(RevertPlan, Option<ObjectId>)> {
+    for _ in 0..MAX_PLANS {
+        let (now, plan) = plan_on_branch(&repository, reader, options).await?;
+        if !plan.conflicts.is_empty() || plan.changes.is_empty() {
+            return Ok((plan, None));
+        }
+        let request = Request {
+            branch: options.branch.clone(),
+            message: options.message.clone().unwrap_or_else(|| plan.message()),
+            metadata: options.metadata.clone(),
+            known_objects: KnownObjects::of(&repository, plan.before, &plan.changes).await?,
+            ..Request::default()
+        };
+        match engine.commit(&now, &plan.changes, &request, &CommitProgress::default()).await? {
+            CommitOutcome::Committed { snapshot, .. } => return Ok((plan, Some(snapshot))),
+            CommitOutcome::Nothing => return Ok((plan, None)),
+            CommitOutcome::Conflicts(_) => {
+                info!("branch {} was changed meanwhile: the revert is planned again", options.branch);
+                repository = Repository::open(Arc::clone(repository.storage())).await?;
+            }
+        }
+    }
+    Err(contended(&options.branch))
+}
+
+/// Returns the error for conflicts, with `lines` that list them.
+pub fn refusal(plan: &RevertPlan, lines: &str) -> Error {
+    let text = format!(
+        "later commits changed the same things ({} conflicts): nothing was taken back. --on-conflict resolves conflicts between \
+         chunks; otherwise take the later commits back, too\n{lines}",
+        plan.conflicts.len()
+    );
+    Error::multi_line(ErrorKind::Stale, &text)
+}

@@ -1,0 +1,194 @@
+//! `icechunkfs revert`: what commits changed becomes as it was before them, in a mount and on a
+//! branch, and everything since stays. The reference reads the results.
+
+use icechunk::format::format_constants::SpecVersionBin;
+use serde_json::json;
+
+use super::restore::empty;
+use crate::common::random::Random;
+use crate::common::writing::{GROUP, Reference, Writable, array};
+use crate::common::{Files, run_on};
+
+/// A repository with commits that each change something else: an array, its chunk 1, a new array,
+/// attributes, chunk 2.
+struct Setup {
+    place: std::path::PathBuf,
+    /// Ids of the commits, oldest first.
+    commits: Vec<String>,
+    _directory: tempfile::TempDir,
+}
+
+/// Returns the document of an array with `attributes`.
+fn document(attributes: &serde_json::Value) -> Vec<u8> {
+    let mut document: serde_json::Value = serde_json::from_str(&array(&[4], &[1])).unwrap();
+    document["attributes"] = attributes.clone();
+    document.to_string().into_bytes()
+}
+
+fn setup(version: SpecVersionBin) -> Setup {
+    let (directory, place, reference) = empty(version);
+    let plain = document(&json!({}));
+    reference.commit(
+        &[("zarr.json", GROUP.as_bytes()), ("a/zarr.json", &plain), ("a/c/0", b"0"), ("a/c/1", b"1"), ("a/c/2", b"2")],
+        "the array",
+    );
+    reference.commit(&[("a/c/1", b"wrong")], "a wrong chunk");
+    reference.commit(&[("b/zarr.json", &plain), ("b/c/0", b"new")], "another array");
+    reference.commit(&[("a/zarr.json", &document(&json!({"units": "K"})))], "units");
+    reference.commit(&[("a/c/2", b"later")], "a later chunk");
+    let mut commits: Vec<String> = reference.history().into_iter().map(|(id, _)| id).collect();
+    commits.reverse();
+    Setup { place, commits, _directory: directory }
+}
+
+impl Setup {
+    fn reference(&self) -> Reference {
+        Reference::open(&self.place)
+    }
+
+    fn keys(&self) -> Files {
+        self.reference().keys()
+    }
+}
+
+#[test]
+fn a_commit_is_taken_back_and_later_ones_stay() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let setup = setup(version);
+        let mut expected = setup.keys();
+        let wrong = &setup.commits[2];
+        let plan = run_on(&setup.place, &["revert", wrong, "--dry-run", "--json"]).json();
+        assert_eq!((&plan["snapshot"], &plan["nodes"], &plan["chunks"]), (&json!(null), &json!(0), &json!(1)));
+        assert_eq!(setup.keys(), expected, "a dry run");
+        let done = run_on(&setup.place, &["revert", wrong, "--json"]).json();
+        expected.insert("a/c/1".to_owned(), b"1".to_vec());
+        assert_eq!(setup.keys(), expected);
+        let history = setup.reference().history();
+        assert_eq!(history.len(), setup.commits.len() + 1);
+        assert_eq!(done["snapshot"], history[0].0);
+        assert_eq!(history[0].1, format!("Revert \"a wrong chunk\"\n\nThis takes back commit {wrong}."));
+        // Nothing is left of it.
+        let again = run_on(&setup.place, &["revert", wrong]).text();
+        assert!(again.contains("nothing left"), "{again}");
+        // A revert can be taken back.
+        run_on(&setup.place, &["revert", "main", "-m", "as it was"]).success();
+        expected.insert("a/c/1".to_owned(), b"wrong".to_vec());
+        assert_eq!(setup.keys(), expected);
+        assert_eq!(setup.reference().history()[0].1, "as it was");
+    }
+}
+
+#[test]
+fn nodes_and_documents_are_taken_back() {
+    let setup = setup(SpecVersionBin::V2);
+    let mut expected = setup.keys();
+    // Three commits, in any order; the last one stays.
+    run_on(&setup.place, &["revert", "main~1", "main~3", "main~2", "-m", "three"]).success();
+    expected.retain(|key, _| !key.starts_with("b/"));
+    expected.insert("a/c/1".to_owned(), b"1".to_vec());
+    expected.insert("a/zarr.json".to_owned(), document(&json!({})));
+    assert_eq!(setup.keys(), expected);
+    // What the revert deleted comes back with its node's id.
+    let before = setup.reference().node_ids();
+    run_on(&setup.place, &["revert", "main"]).success();
+    assert_eq!(setup.keys()["b/c/0"], b"new");
+    let after = setup.reference().node_ids();
+    assert!(before.iter().all(|(path, id)| after.get(path) == Some(id)));
+}
+
+#[test]
+fn later_changes_of_the_same_things_are_conflicts() {
+    let setup = setup(SpecVersionBin::V2);
+    setup.reference().commit(&[("a/c/1", b"better")], "a better chunk");
+    let before = setup.keys();
+    let refused = run_on(&setup.place, &["revert", &setup.commits[2]]).failure();
+    assert!(refused.contains("/a") && refused.contains("nothing was taken back"), "{refused}");
+    let listed = run_on(&setup.place, &["revert", &setup.commits[2], "--json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["conflicts"][0]["path"], "/a");
+    assert_eq!((setup.keys(), setup.reference().history().len()), (before.clone(), setup.commits.len() + 1));
+    run_on(&setup.place, &["revert", &setup.commits[2], "--on-conflict", "ours"]).success();
+    assert_eq!(setup.keys(), before);
+    run_on(&setup.place, &["revert", &setup.commits[2], "--on-conflict", "theirs"]).success();
+    assert_eq!(setup.keys()["a/c/1"], b"1");
+}
+
+#[test]
+fn a_mount_takes_commits_back_as_an_uncommitted_change() {
+    let setup = setup(SpecVersionBin::V2);
+    let mount = Writable::of(&setup.place, &[]);
+    let root = mount.root();
+    let read = |path: &str| std::fs::read(root.join(path)).ok();
+    let place = root.display().to_string();
+    let revert = |words: &[&str]| run_on(&place, &[&["revert"], words].concat());
+    revert(&["main~3", "--dry-run"]).success();
+    assert_eq!(read("a/c/1").unwrap(), b"wrong");
+    revert(&["main~3", "main~2"]).success();
+    assert_eq!(
+        (read("a/c/1").unwrap(), read("b/zarr.json"), read("a/c/2").unwrap()),
+        (b"1".to_vec(), None, b"later".to_vec())
+    );
+    assert_eq!(setup.reference().history().len(), setup.commits.len());
+    // With uncommitted changes nothing is taken back.
+    let refused = revert(&["main"]).failure();
+    assert!(refused.contains("uncommitted"), "{refused}");
+    run_on(&place, &["discard"]).success();
+    assert_eq!(read("a/c/1").unwrap(), b"wrong");
+    revert(&["main~3"]).success();
+    run_on(&place, &["commit", "-m", "taken back"]).success();
+    assert_eq!(setup.keys()["a/c/1"], b"1");
+    // The chunk was changed since.
+    let refused = revert(&[&setup.commits[1]]).failure();
+    assert!(refused.contains("conflicts"), "{refused}");
+    assert!(mount.read_control("conflicts").contains("/a"));
+}
+
+#[test]
+fn what_cannot_be_taken_back_is_told() {
+    let setup = setup(SpecVersionBin::V2);
+    let told = |words: &[&str]| run_on(&setup.place, &[&["revert"], words].concat()).failure();
+    assert!(told(&["main", "main~2"]).contains("one after another"));
+    assert!(told(&[&setup.commits[0]]).contains("nothing is before"));
+    run_on(&setup.place, &["branch", "create", "old", "--at", "main~2"]).success();
+    assert!(told(&["main", "--branch", "old"]).contains("not in the history"));
+    assert!(told(&["no-such-thing"]).contains("no-such-thing"));
+}
+
+/// For any history, a revert of its newest commits is the snapshot before them; of older ones, what
+/// one person would do by hand.
+#[test]
+fn reverts_of_random_histories_are_what_one_would_do_by_hand() {
+    let mut random = Random::new(4);
+    for round in 0..6 {
+        let (_directory, place, reference) = empty(SpecVersionBin::V2);
+        let mut states = vec![Files::new()];
+        states[0].insert("zarr.json".to_owned(), GROUP.as_bytes().to_vec());
+        for name in ["x", "y", "z"] {
+            states[0].insert(format!("{name}/zarr.json"), document(&json!({})));
+        }
+        reference.change(&Files::new(), &states[0]);
+        for commit in 1..8 {
+            // Each commit has keys of its own, so that nothing conflicts.
+            let mut state = states.last().unwrap().clone();
+            let name = *random.pick(&["x", "y", "z"]);
+            match random.below(3) {
+                0 if random.chance(50) => {
+                    state.insert(format!("{name}{commit}/zarr.json"), document(&json!({"made": commit})));
+                }
+                _ => {
+                    let key = format!("{name}/c/{}", random.below(4));
+                    let bytes = format!("{commit}").into_bytes();
+                    state.insert(key, bytes);
+                }
+            }
+            reference.change(states.last().unwrap(), &state);
+            states.push(state);
+        }
+        let back = 1 + random.below(5);
+        let names: Vec<String> = (0..back).map(|n| format!("main~{n}")).collect();
+        let words: Vec<&str> = std::iter::once("revert").chain(names.iter().map(String::as_str)).collect();
+        run_on(&place, &words).success();
+        let reference = Reference::open(&place);
+        assert_eq!(reference.keys(), states[states.len() - 1 - back], "round {round}");
+    }
+}
