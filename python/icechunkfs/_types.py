@@ -3,7 +3,7 @@
 Members that a newer program adds are ignored; those that an older one lacks have their defaults.
 
 >>> from_json(Committed, {"snapshot": None, "rebased_over": ["A"], "nodes": 0, "chunks": 0, "new": 1})
-Committed(snapshot=None, rebased_over=('A',), nodes=0, chunks=0, untracked=(), ungrouped=(), warnings=())
+Committed(snapshot=None, rebased_over=('A',), nodes=0, chunks=0, unchanged=0, untracked=(), ungrouped=(), warnings=())
 >>> from_json(Status, {"branch": "main", "moved": [{"from": "a", "to": "b"}]}).moved
 (Move(from_='a', to='b'),)
 >>> from_json(Commit, {"id": "A", "written_at": "2026-08-20T12:00:00Z"}).written_at.year
