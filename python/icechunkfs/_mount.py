@@ -7,6 +7,7 @@ end: the mount ends when this process ends, however that happens. No signal hand
 from __future__ import annotations
 
 import errno
+import fcntl
 import gc
 import json
 import os
@@ -21,7 +22,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Dict, Mapping, Optional, Type, Union
 
 from . import _program
-from ._errors import BusyError, Error, NotFoundError, UncommittedWarning
+from ._errors import BusyError, Error, NotFoundError, ReadOnlyError, UncommittedWarning
 from ._options import to_words
 from ._types import Committed
 
@@ -89,6 +90,14 @@ class Mount:
             if temporary:
                 _remove(str(self.path))
             raise
+        self._scratch: Optional[Path] = None
+        self._claim: Optional[IO[bytes]] = None
+        if message is not None:
+            try:
+                self._claim_scratch()
+            except BaseException:
+                _end(os.getpid(), self._pipe, str(self.path), temporary)
+                raise
         # At the end of the interpreter too, and when the object is no longer used.
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._pipe, str(self.path), temporary)
 
@@ -116,24 +125,39 @@ class Mount:
                 gc.collect()
                 self._commit_job(self._message)
         finally:
+            if self._claim is not None:
+                self._claim.close()
             with warnings.catch_warnings():
                 # Without a commit nothing is kept, and after one that failed the exception says where.
                 warnings.simplefilter("ignore", UncommittedWarning)
                 self.unmount()
 
+    def _claim_scratch(self) -> None:
+        """Lock the scratch directory: until the block has ended, nobody removes it, though the daemon may be killed."""
+        scratch = json.loads((self.path / ".icechunk/info.json").read_bytes()).get("scratch")
+        if scratch is None:
+            raise ReadOnlyError(errno.EROFS, f"{self.path} is mounted read-only: leave out commit=")
+        self._scratch = Path(scratch)
+        self._claim = open(self._scratch / "disposable", "rb")
+        fcntl.flock(self._claim, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
     def _commit_job(self, message: str) -> None:
         from ._commands import commit  # It needs this module.
 
         # The block has succeeded: what it wrote stays, whatever ends this process, until it is committed.
-        scratch = Path(json.loads((self.path / ".icechunk/info.json").read_bytes())["scratch"])
-        kept = scratch / "kept"
-        kept.touch()
+        assert self._scratch is not None
+        disposable = self._scratch / "disposable"
+        disposable.unlink()
         try:
             self.committed = commit(self.path, message, metadata=self._metadata)
-        except Error as failure:
-            failure.strerror = f"{failure}; what was written is kept, for a mount with scratch={str(scratch)!r}"
+        except BaseException as failure:
+            kept = f"what was written is kept, for a mount with scratch={str(self._scratch)!r}"
+            if isinstance(failure, Error):
+                failure.strerror = f"{failure}; {kept}"
+            else:
+                warnings.warn(kept, UncommittedWarning, stacklevel=3)
             raise
-        kept.unlink()
+        disposable.touch()
 
     @property
     def mounted(self) -> bool:

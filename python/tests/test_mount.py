@@ -289,6 +289,8 @@ def test_a_block_with_a_message_is_one_commit_or_none(repo, tmp_path):
         icechunkfs.mount(repo, metadata={"run": 7})
     with pytest.raises(icechunkfs.UsageError):
         icechunkfs.mount(repo, commit="Night", scratch=tmp_path)
+    with pytest.raises(icechunkfs.ReadOnlyError):
+        icechunkfs.mount(repo, commit="Night", read_only=True)
 
 
 def test_what_a_failed_commit_leaves_is_kept(repo):

@@ -12,7 +12,8 @@ use rustix::pipe::PipeFlags;
 
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 
-/// First byte of the child's message: success. A note for the user may follow.
+/// First byte of the child's message: success. The length of the facts (four bytes, little endian),
+/// the facts, and perhaps a note for the user follow.
 const READY: u8 = b'+';
 /// First byte of the child's message: failure. The exit status, the errno (little endian) and the
 /// message follow.
@@ -23,8 +24,15 @@ const FAILED: u8 = b'-';
 pub(crate) enum Process {
     /// The daemon, which must report the outcome.
     Daemon(DaemonReport),
-    /// The command, with the daemon's answer.
-    Command(Result<()>),
+    /// The command, which waits for the daemon's answer.
+    Command(DaemonAnswer),
+}
+
+/// The command's end of the pipe.
+#[derive(Debug)]
+pub(crate) struct DaemonAnswer {
+    pipe: OwnedFd,
+    daemon: libc::pid_t,
 }
 
 /// The daemon's end of the pipe.
@@ -47,27 +55,33 @@ pub(crate) fn fork() -> Result<Process> {
         }
         child => {
             drop(write);
-            Ok(Process::Command(wait_for(read, child)))
+            Ok(Process::Command(DaemonAnswer { pipe: read, daemon: child }))
         }
     }
 }
 
-fn wait_for(pipe: OwnedFd, child: libc::pid_t) -> Result<()> {
-    let mut message = Vec::new();
-    // A read error means the same as silence: the daemon has ended.
-    let _ = File::from(pipe).read_to_end(&mut message);
-    match message.split_first() {
-        Some((&READY, text)) => {
-            if !text.is_empty() {
-                super::note(&String::from_utf8_lossy(text));
+impl DaemonAnswer {
+    /// Waits until the mount answers, and prints the daemon's note. Returns the facts that the
+    /// daemon tells.
+    pub(crate) fn wait(self) -> Result<Vec<u8>> {
+        let mut message = Vec::new();
+        // A read error means the same as silence: the daemon has ended.
+        let _ = File::from(self.pipe).read_to_end(&mut message);
+        match message.split_first() {
+            Some((&READY, [a, b, c, d, rest @ ..])) => {
+                let length = usize::try_from(u32::from_le_bytes([*a, *b, *c, *d])).unwrap_or(usize::MAX);
+                let (facts, text) = rest.split_at_checked(length).unwrap_or((rest, &[]));
+                if !text.is_empty() {
+                    super::note(&String::from_utf8_lossy(text));
+                }
+                Ok(facts.to_vec())
             }
-            Ok(())
+            Some((&FAILED, [status, a, b, c, d, text @ ..])) => {
+                let kind = if *status == 2 { ErrorKind::InvalidInput } else { ErrorKind::Io };
+                Err(Error::of_daemon(kind, i32::from_le_bytes([*a, *b, *c, *d]), String::from_utf8_lossy(text)))
+            }
+            _ => Err(Error::new(ErrorKind::Io, died(self.daemon))),
         }
-        Some((&FAILED, [status, a, b, c, d, text @ ..])) => {
-            let kind = if *status == 2 { ErrorKind::InvalidInput } else { ErrorKind::Io };
-            Err(Error::of_daemon(kind, i32::from_le_bytes([*a, *b, *c, *d]), String::from_utf8_lossy(text)))
-        }
-        _ => Err(Error::new(ErrorKind::Io, died(child))),
     }
 }
 
@@ -80,23 +94,33 @@ fn died(child: libc::pid_t) -> String {
     }
 }
 
+/// Gives this process a session of its own.
+pub(crate) fn leave_session() -> Result<()> {
+    match rustix::process::setsid() {
+        // It has one.
+        Ok(_) | Err(rustix::io::Errno::PERM) => Ok(()),
+        Err(errno) => Err(Error::io("leaving the session", errno.into())),
+    }
+}
+
 impl DaemonReport {
-    /// Reports that the mount answers, with a note for the user, and detaches from the terminal and
-    /// the working directory.
+    /// Reports that the mount answers, with `facts` for the command and a note for the user, and
+    /// detaches from the terminal and the working directory.
     ///
     /// The daemon stays in the command's process group until now: below an automount point, the
     /// kernel lets only the process group of the automounter reach the mountpoint before the mount
     /// is complete, and everyone else waits for that.
-    pub(crate) fn report_ready(mut self, note: &str) -> Result<()> {
+    pub(crate) fn report_ready(mut self, facts: &[u8], note: &str) -> Result<()> {
         let null = File::options().read(true).write(true).open("/dev/null").map_err(|e| Error::io("/dev/null", e))?;
         let detached = rustix::stdio::dup2_stdin(&null)
             .and_then(|()| rustix::stdio::dup2_stdout(&null))
             .and_then(|()| rustix::stdio::dup2_stderr(&null));
         detached.map_err(|e| Error::io("leaving the terminal", e.into()))?;
         // A new session: the terminal's signals and its end are not meant for the daemon.
-        rustix::process::setsid().map_err(|e| Error::io("leaving the session", e.into()))?;
+        leave_session()?;
         std::env::set_current_dir("/").map_err(|e| Error::io("/", e))?;
-        let message = [&[READY], note.as_bytes()].concat();
+        let length = u32::try_from(facts.len()).unwrap_or_default().to_le_bytes();
+        let message = [&[READY], &length[..], facts, note.as_bytes()].concat();
         self.pipe.write_all(&message).map_err(|e| Error::io("telling that the mount is ready", e))
     }
 

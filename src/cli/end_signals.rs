@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -12,32 +13,40 @@ use tracing::{error, info, warn};
 
 use super::mount_options::MountArgs;
 use super::service_manager::ServiceManager;
-use crate::fuse::mount::{GRACE, Mounted};
+use crate::fuse::mount::{Content, GRACE, Served};
 use crate::fuse::preopened;
 use crate::fuse::served_mount::ServedMount;
 use crate::fuse::unmount::UnmountMode;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_working::scratch::jobs;
 
-/// Directories that the mount of a job leaves when it ends.
-#[derive(Clone, Debug, Default)]
+/// Directories that the mount of a job makes, which are removed when this is dropped.
+#[derive(Debug, Default)]
 pub(super) struct Remains {
     scratch: Option<PathBuf>,
     mountpoint: Option<PathBuf>,
 }
 
 impl Remains {
-    /// Returns those of `mounted`.
-    pub(super) fn of(arguments: &MountArgs, mounted: &Mounted) -> Self {
-        let session = mounted.branch.as_ref().filter(|_| arguments.job);
-        Remains {
-            scratch: session.map(|session| session.working().upper().scratch().path().to_owned()),
-            mountpoint: arguments.temporary.then(|| mounted.mountpoint().to_owned()),
-        }
+    /// Returns those of the mount of `content` at `mountpoint`.
+    pub(super) fn of(arguments: &MountArgs, content: &Content, mountpoint: &Path) -> Self {
+        let scratch = match &content.served {
+            Served::Branch(session, _) if arguments.job => Some(session.working().upper().scratch().path().to_owned()),
+            _ => None,
+        };
+        Remains { scratch, mountpoint: arguments.temporary.then(|| mountpoint.to_owned()) }
+    }
+
+    /// Returns what the program that runs the job has to know: the number of the file system, and
+    /// the path of the scratch directory after a NUL. Empty for other mounts.
+    pub(super) fn facts(&self, served: &ServedMount) -> Vec<u8> {
+        let device = served.device().unwrap_or_default();
+        let facts = |scratch: &PathBuf| [device.as_bytes(), b"\0", scratch.as_os_str().as_bytes()].concat();
+        self.scratch.as_ref().map(facts).unwrap_or_default()
     }
 
     /// Removes them.
-    pub(super) fn remove(&self) {
+    fn remove(&self) {
         if let Some(scratch) = &self.scratch {
             jobs::remove(scratch);
         }
@@ -48,6 +57,12 @@ impl Remains {
         {
             warn!("the mountpoint {} is left behind: {error}", mountpoint.display());
         }
+    }
+}
+
+impl Drop for Remains {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
@@ -118,7 +133,7 @@ pub(super) fn unmount_at_end(
     mut signals: EndSignals,
     served: ServedMount,
     manager: Option<Arc<ServiceManager>>,
-    remains: Remains,
+    remains: Weak<Remains>,
 ) {
     runtime.spawn(async move {
         let cause = signals.receive().await;
@@ -149,7 +164,10 @@ pub(super) fn unmount_at_end(
         }
         tokio::time::sleep(GRACE).await;
         error!("{}: programs still have files open; they get errors from now on", served.mountpoint().display());
-        remains.remove();
+        // This is no return from the function that holds them.
+        if let Some(remains) = remains.upgrade() {
+            remains.remove();
+        }
         std::process::exit(0);
     });
 }

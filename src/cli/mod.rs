@@ -28,6 +28,7 @@ mod generate;
 mod graph;
 mod import;
 mod init;
+mod job_mountpoint;
 mod list;
 mod log;
 mod logging;

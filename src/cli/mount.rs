@@ -17,6 +17,7 @@ use crate::fuse::access_log;
 use crate::fuse::mount::Mounted;
 use crate::fuse::mount_target::MountTarget;
 use crate::fuse::preopened;
+use crate::fuse::unmount::UnmountMode;
 use crate::library::mounts;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::metrics;
@@ -45,7 +46,7 @@ pub(crate) fn run(arguments: &MountArgs, verbose: u8) -> Result<()> {
         return serve(arguments, &spec, None);
     }
     match daemon::fork()? {
-        Process::Command(answer) => answer,
+        Process::Command(answer) => answer.wait().map(drop),
         Process::Daemon(outcome) => {
             let logging = log_file.map_or_else(|| logging::to_syslog(verbose), |path| logging::to_file(&path, verbose));
             serve_as_daemon(arguments, &spec, outcome, logging);
@@ -98,10 +99,10 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     // it.
     let signals = EndSignals::listen(&runtime, arguments)?;
     stages.enter("mounting");
+    let remains = Arc::new(Remains::of(arguments, &content, target.path()));
     let mounted = Mounted::new(content, target, &options, runtime.handle().clone())?;
     let manager = if outcome.is_none() { ServiceManager::from_environment() } else { None };
-    let remains = Remains::of(arguments, &mounted);
-    unmount_at_end(&runtime, signals, mounted.served().clone(), manager.clone(), remains.clone());
+    unmount_at_end(&runtime, signals, mounted.served().clone(), manager.clone(), Arc::downgrade(&remains));
     listen_to_signals(&runtime, Arc::clone(&mounted.reader))?;
     observe(&runtime, arguments, &mounted, listener);
     // The place of a descriptor that the caller mounts may be unknown.
@@ -110,7 +111,9 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     }
     stages.end();
     if let Some(outcome) = outcome.and_then(Option::take) {
-        outcome.report_ready(&note)?;
+        let facts = remains.facts(mounted.served());
+        // The command has ended, and nobody knows of the mount.
+        outcome.report_ready(&facts, &note).inspect_err(|_| drop(mounted.served().unmount(UnmountMode::Detach)))?;
     }
     if let Some(manager) = &manager {
         let place = mounted.mountpoint();
@@ -118,7 +121,6 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
         manager.start_watchdog(mounted.served().clone(), runtime.handle().clone());
     }
     let served = mounts::wait(mounted, runtime.handle(), &scratch);
-    remains.remove();
     // A thread that is blocked on a dead network file system must not keep the daemon alive.
     runtime.shutdown_background();
     served

@@ -7,8 +7,9 @@
 //! are killed at once. There is one commit, or none: it becomes visible with one step, as every
 //! commit.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
@@ -16,16 +17,16 @@ use std::time::Duration;
 use clap::Args;
 use rustix::pipe::PipeFlags;
 
-use super::child_process::{PassedSignals, exit_code};
+use super::child_process::{PassedSignals, code_of_signal, exit_code};
 use super::control_client::{self, CommitSettings};
 use super::daemon::{self, Process};
 use super::export::listed;
+use super::job_mountpoint::JobMountpoint;
 use super::mount_options::{self, MountArgs, NewBranchArgs, ShownArgs};
 use super::repo_args::RepoArgs;
 use super::virtual_args::VirtualArgs;
 use super::{args, logging, mount, note};
 use crate::fuse::daemon_mark::Daemon;
-use crate::fuse::mount_table;
 use crate::fuse::mountpoint::Mountpoint;
 use crate::fuse::open_mount::OpenMount;
 use crate::fuse::unmount::{self, UnmountMode};
@@ -35,10 +36,8 @@ use icechunkfs_base::shell;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use icechunkfs_working::operations::Committed;
 use icechunkfs_working::operations::request::Command;
-use icechunkfs_working::scratch::jobs;
+use icechunkfs_working::scratch::jobs::{self, Claim};
 
-/// Beginning of the names of temporary mountpoints.
-const MOUNTPOINT: &str = "icechunkfs-run-";
 /// Deadline for the daemon to end after its mount is gone.
 const ENDING: Duration = Duration::from_secs(15);
 
@@ -83,15 +82,17 @@ pub(crate) fn run(arguments: &RunArgs, verbose: u8) -> Result<ExitCode> {
             drop(lifeline);
             let input = rustix::stdio::dup2_stdin(&read).map_err(|e| Error::io("standard input", e.into()));
             drop(read);
-            mount::serve_as_daemon(&mount, &spec, outcome, input.and_then(|()| logging::to_syslog(verbose)));
+            // The terminal's signals are for the command.
+            let ready = input.and_then(|()| daemon::leave_session()).and_then(|()| logging::to_syslog(verbose));
+            mount::serve_as_daemon(&mount, &spec, outcome, ready);
             Ok(ExitCode::SUCCESS)
         }
         Process::Command(answer) => {
             drop(read);
-            let begun = answer.and_then(|()| {
-                remove_dead_mounts(mountpoint.path());
-                Job::begin(arguments, mountpoint.path())
-            });
+            logging::to_stderr(verbose);
+            // From here on, no signal ends this process before the mount is removed.
+            let signals = PassedSignals::receive();
+            let begun = answer.wait().and_then(|facts| Job::begin(arguments, &mountpoint, &facts, signals?));
             match begun {
                 Ok(job) => job.run(arguments, &request, &mountpoint, lifeline),
                 Err(error) => {
@@ -122,66 +123,34 @@ fn mount_arguments(arguments: &RunArgs, mountpoint: &JobMountpoint) -> Result<(M
     Ok((*mount, spec))
 }
 
-/// Mountpoint of a job.
-#[derive(Debug)]
-enum JobMountpoint {
-    Given(PathBuf),
-    /// Removed at the end.
-    Temporary(PathBuf),
-}
-
-impl JobMountpoint {
-    fn new(given: Option<&Path>) -> Result<Self> {
-        if let Some(path) = given {
-            return std::path::absolute(path).map(JobMountpoint::Given).map_err(|e| Error::io(path.display(), e));
-        }
-        let made = tempfile::Builder::new().prefix(MOUNTPOINT).tempdir();
-        Ok(JobMountpoint::Temporary(made.map_err(|e| Error::io("making a temporary mountpoint", e))?.keep()))
-    }
-
-    fn path(&self) -> &Path {
-        let (JobMountpoint::Given(path) | JobMountpoint::Temporary(path)) = self;
-        path
-    }
-
-    fn is_temporary(&self) -> bool {
-        matches!(self, JobMountpoint::Temporary(_))
-    }
-
-    /// Removes the directory if it is temporary. The daemon does it too; something may be mounted
-    /// there still.
-    fn remove(&self) {
-        if self.is_temporary() {
-            let _ = std::fs::remove_dir(self.path());
-        }
-    }
-
-    /// Removes what a daemon that failed, or was killed, has left.
-    fn abandon(&self) {
-        let removed = Mountpoint::find(self.path()).and_then(|mountpoint| unmount::remove_dead(&mountpoint));
-        if let Err(error) = removed {
-            tracing::warn!("{error}");
-        }
-        self.remove();
-    }
-}
-
 /// A mount for a command.
 struct Job {
     mount: OpenMount,
     scratch: PathBuf,
+    /// Set until it is decided what becomes of the work.
+    claim: Option<Claim>,
     signals: PassedSignals,
 }
 
 impl Job {
-    fn begin(arguments: &RunArgs, mountpoint: &Path) -> Result<Self> {
-        let mount = control_client::open_writable(mountpoint)?;
-        let scratch = control_client::info(&mount)?.scratch.map(PathBuf::from);
-        let scratch = scratch.ok_or_else(|| Error::new(ErrorKind::Io, "the mount has no scratch directory"))?;
+    /// Begins with the mount at `mountpoint`, of which the daemon tells `facts`.
+    fn begin(arguments: &RunArgs, mountpoint: &JobMountpoint, facts: &[u8], signals: PassedSignals) -> Result<Self> {
+        let mut parts = facts.splitn(2, |byte| *byte == 0);
+        let (Some(device), Some(scratch)) = (parts.next(), parts.next()) else {
+            return Err(Error::new(ErrorKind::ReadOnly, "the branch cannot be written to"));
+        };
+        let scratch = PathBuf::from(OsStr::from_bytes(scratch));
+        let mount = control_client::open_writable(mountpoint.path())?;
+        if mount.mount().device.as_bytes() != device {
+            let place = mountpoint.path().display();
+            return Err(Error::new(ErrorKind::Busy, format!("{place}: another mount covers that of this job")));
+        }
+        let claim = Claim::take(&scratch)?;
         if arguments.keep {
             jobs::keep(&scratch)?;
         }
-        Ok(Job { mount, scratch, signals: PassedSignals::receive()? })
+        mountpoint.remove_others();
+        Ok(Job { mount, scratch, claim: Some(claim), signals })
     }
 
     /// Runs the command and commits. `lifeline` keeps the daemon.
@@ -189,26 +158,36 @@ impl Job {
         mut self,
         arguments: &RunArgs,
         request: &Command,
-        place: &JobMountpoint,
+        mountpoint: &JobMountpoint,
         lifeline: OwnedFd,
     ) -> Result<ExitCode> {
-        let (program, ran) = self.execute(arguments, place.path());
-        let outcome = match ran {
+        let outcome = match self.signals.received() {
+            // It came before there was a command.
+            Some(number) => Ok(code_of_signal(number).into()),
+            None => self.execute_and_commit(arguments, request, mountpoint.path()),
+        };
+        let scratch = self.scratch.clone();
+        // The outcome matters more than how the mount ended.
+        if let Err(error) = self.end(mountpoint, lifeline) {
+            note(&error.to_string());
+        }
+        if jobs::is_kept(&scratch) {
+            let [scratch, repository] = [&*scratch.to_string_lossy(), &arguments.repo.location].map(shell::quote);
+            note(&format!("the work is kept; to go on with it: icechunkfs mount --scratch {scratch} {repository} DIR"));
+        }
+        outcome
+    }
+
+    fn execute_and_commit(&mut self, arguments: &RunArgs, request: &Command, mountpoint: &Path) -> Result<ExitCode> {
+        let (program, ran) = self.execute(arguments, mountpoint);
+        match ran {
             Ok(status) if status.success() => self.commit(request).map(|()| ExitCode::SUCCESS),
             Ok(status) => {
                 note(&format!("{program}: {status}; nothing is committed"));
                 Ok(exit_code(status).into())
             }
             Err(error) => Err(Error::io(format!("running {program}"), error)),
-        };
-        let scratch = self.scratch.clone();
-        let ended = self.end(place, lifeline);
-        if jobs::is_kept(&scratch) {
-            let [scratch, repository] = [&*scratch.to_string_lossy(), &arguments.repo.location].map(shell::quote);
-            note(&format!("to go on with it: icechunkfs mount --scratch {scratch} {repository} DIR"));
         }
-        // The outcome matters more than how the mount ended.
-        outcome.and_then(|code| ended.map(|()| code))
     }
 
     /// Runs the command to its end. Returns its name, too.
@@ -226,16 +205,12 @@ impl Job {
 
     /// Commits what the command wrote. It is whole now: it stays, whatever ends this process, until
     /// it is committed.
-    fn commit(&self, request: &Command) -> Result<()> {
-        if let Err(error) = jobs::keep(&self.scratch) {
-            note(&format!("{error}: if the commit fails, what the command wrote is lost"));
-        }
-        let answer = control_client::execute(&self.mount, request);
-        let answer = answer.and_then(|answer| control_client::check(&answer).map(|()| answer));
-        let answer = answer.inspect_err(|_| note("what the command wrote is kept")).context(|| "not committed")?;
-        if let Err(error) = jobs::stop_keeping(&self.scratch) {
-            note(&error.to_string());
-        }
+    fn commit(&mut self, request: &Command) -> Result<()> {
+        jobs::keep(&self.scratch)?;
+        let answer = control_client::execute(&self.mount, request).context(
+            || "whether the work is committed is not known (`icechunkfs log` tells), as the daemon has not answered",
+        )?;
+        control_client::check(&answer).context(|| "not committed")?;
         let result = answer.result.and_then(|result| serde_json::from_value(result).ok());
         let mut committed: Committed = result.unwrap_or_default();
         let untracked = std::mem::take(&mut committed.untracked);
@@ -245,25 +220,21 @@ impl Job {
             let paths = printable::text(paths.as_bytes());
             eprintln!("icechunkfs: not committed, as Zarr has no such files, and removed with the mount:\n{paths}");
         }
+        if let Err(error) = jobs::discard(&self.scratch) {
+            note(&error.to_string());
+        }
         Ok(())
     }
 
     /// Removes the mount and, unless it is kept, the scratch directory.
-    fn end(self, place: &JobMountpoint, lifeline: OwnedFd) -> Result<()> {
-        let Job { mount, scratch, .. } = self;
+    fn end(self, mountpoint: &JobMountpoint, lifeline: OwnedFd) -> Result<()> {
+        let Job { mount, scratch, claim, .. } = self;
+        drop(claim);
         let daemon = Daemon::of(mount.mount());
         let mode = if mount.has_ended().unwrap_or(true) { UnmountMode::Detach } else { UnmountMode::Polite };
-        let unmounted = Mountpoint::find(place.path()).and_then(|found| unmount::unmount(&found, mount, mode));
+        let unmounted = Mountpoint::find(mountpoint.path()).and_then(|found| unmount::unmount(&found, mount, mode));
         // In any case the daemon ends with its pipe.
         drop(lifeline);
-        match unmounted {
-            Err(error) if error.kind() == ErrorKind::Busy => {
-                note(&format!("{error}; they get errors soon, and what they write is not committed"));
-            }
-            // The command has unmounted it.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            unmounted => unmounted?,
-        }
         if let Some(daemon) = daemon
             && !daemon.wait(ENDING)
         {
@@ -271,35 +242,14 @@ impl Job {
         }
         // A daemon that was killed has not done it.
         jobs::remove(&scratch);
-        place.remove();
-        Ok(())
-    }
-}
-
-/// Removes temporary mountpoints of runs that were killed together with their daemons. Failures do
-/// not concern this run.
-fn remove_dead_mounts(own: &Path) {
-    let is_of_run = |path: &Path| {
-        let name = path.file_name().unwrap_or_default();
-        name.to_string_lossy().starts_with(MOUNTPOINT) && path != own && path.parent() == own.parent()
-    };
-    for mount in mount_table::own_mounts().unwrap_or_default() {
-        if !is_of_run(&mount.mountpoint) || !mount.is_own() {
-            continue;
-        }
-        if let Err(error) = remove_if_dead(&mount.mountpoint) {
-            tracing::debug!("{error}");
+        match unmounted {
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                note(&format!("{error}; they get errors soon, and what they write is not committed"));
+                Ok(())
+            }
+            // The command has unmounted it.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            unmounted => unmounted,
         }
     }
-}
-
-fn remove_if_dead(path: &Path) -> Result<()> {
-    let mountpoint = Mountpoint::find(path)?;
-    let mount = OpenMount::at(&mountpoint)?;
-    if mount.has_ended()? {
-        unmount::unmount(&mountpoint, mount, UnmountMode::Detach)?;
-        // Whatever is in it is not of a run.
-        let _ = std::fs::remove_dir(path);
-    }
-    Ok(())
 }

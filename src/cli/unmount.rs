@@ -96,11 +96,16 @@ struct LeftBehind {
     scratch: String,
     /// True if only this mount uses the scratch directory by itself.
     is_ephemeral: bool,
+    /// True if the directory goes with the mount.
+    is_job: bool,
 }
 
 impl fmt::Display for LeftBehind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LeftBehind { has_changes, what, scratch, is_ephemeral } = self;
+        let LeftBehind { has_changes, what, scratch, is_ephemeral, is_job } = self;
+        if *is_job {
+            return write!(f, "discarded with the mount of a job: {what}");
+        }
         f.write_str(if *has_changes { "uncommitted changes: " } else { "not committed: " })?;
         write!(f, "{what}, in {scratch}; ")?;
         match (is_ephemeral, has_changes) {
@@ -137,6 +142,7 @@ fn left_behind(mount: &OpenMount) -> Result<Option<LeftBehind>> {
     // A daemon of another release may say other things about itself.
     let info = mount.read("info.json", deadline)?.unwrap_or_default();
     let info: Value = serde_json::from_slice(&info).unwrap_or_default();
-    let is_ephemeral = info.pointer("/options/ephemeral") == Some(&Value::Bool(true));
-    Ok(Some(LeftBehind { has_changes: !clean, what: what.join(", "), scratch, is_ephemeral }))
+    let [is_ephemeral, is_job] =
+        ["/options/ephemeral", "/options/job"].map(|option| info.pointer(option) == Some(&Value::Bool(true)));
+    Ok(Some(LeftBehind { has_changes: !clean, what: what.join(", "), scratch, is_ephemeral, is_job }))
 }

@@ -85,7 +85,7 @@ impl Mountpoint {
 
     /// Opens what is at the mountpoint now: the root of the topmost mount, or the directory below.
     /// Sends no request to a daemon, and starts no automount.
-    pub(super) fn open(&self) -> Result<OwnedFd, Errno> {
+    pub fn open(&self) -> Result<OwnedFd, Errno> {
         openat(&self.parent, &self.name, PLACE, Mode::empty())
     }
 

@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use super::health::Health;
 use super::mount_table::{self, Mount};
@@ -54,7 +55,12 @@ impl Connection {
         let Some(descriptor) = descriptor.upgrade() else { return false };
         let mut polled = [PollFd::from_borrowed_fd(descriptor.as_fd(), PollFlags::empty())];
         // The kernel reports an error from when it takes the mount away, before the number is free.
-        let asked = poll(&mut polled, Some(&Timespec::default()));
+        let asked = loop {
+            match poll(&mut polled, Some(&Timespec::default())) {
+                Err(Errno::INTR) => {}
+                asked => break asked,
+            }
+        };
         let [polled] = polled;
         asked.is_ok() && !polled.revents().intersects(PollFlags::ERR | PollFlags::NVAL)
     }
@@ -69,6 +75,11 @@ impl ServedMount {
     /// Returns the path at which it was mounted.
     pub fn mountpoint(&self) -> &std::path::Path {
         &self.mountpoint
+    }
+
+    /// Returns its device number, such as `0:51`; none if it is not known.
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
     }
 
     /// Returns where it is mounted now; none if it is not.

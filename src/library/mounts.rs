@@ -19,6 +19,7 @@ use crate::fuse::unmount::UnmountMode;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory;
+use icechunkfs_base::shell;
 use icechunkfs_base::times::system_clock;
 use icechunkfs_repo::commit::engine::{Engine, EngineOptions};
 use icechunkfs_repo::reader::Reader;
@@ -38,7 +39,7 @@ use icechunkfs_working::follow::Follower;
 use icechunkfs_working::operations::status::Status;
 use icechunkfs_working::operations::{self, RecoveryOptions, Session, UploadMode};
 use icechunkfs_working::scratch::directory::default_path;
-use icechunkfs_working::scratch::jobs;
+use icechunkfs_working::scratch::jobs::{self, JobDirectory};
 use icechunkfs_working::scratch::record::Name;
 use icechunkfs_working::scratch::relocate;
 
@@ -338,7 +339,7 @@ async fn open_branch(
     let limit = limits.max_snapshot_size()?;
     let storage = Arc::clone(repository.storage());
     let local = storage.local_path();
-    let scratch = scratch(repository, branch, options)?;
+    let (scratch, of_earlier_jobs) = scratch(repository, branch, options)?;
     let relocated = match (&local, &options.scratch) {
         (Some(_), Scratch::Default) => relocate_scratch(repository, branch, &scratch, mountpoint).await?,
         _ => None,
@@ -352,15 +353,25 @@ async fn open_branch(
         limit,
     };
     let reader = |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?));
-    let (working, reader, note) = operations::open(repository, &opening, reader).await?;
-    let note = [relocated, note].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
+    let opened = operations::open(repository, &opening, reader).await.inspect_err(|_| {
+        if options.scratch == Scratch::Job {
+            jobs::remove(&scratch);
+        }
+    });
+    let (working, reader, note) = opened?;
+    // Who mounts what a job has left goes on with it.
+    if options.scratch != Scratch::Job {
+        jobs::keep(working.upper().scratch().path())?;
+    }
+    let note = [relocated, of_earlier_jobs, note].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
     let engine_options = EngineOptions::default();
     let pack_below = options.pack_below.unwrap_or(engine_options.pack_below);
     let engine_options = EngineOptions { pack_below, memory: limits.uploads(), ..engine_options };
     let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, engine_options);
     let writable = json!({
         "scratch": scratch.to_string_lossy(),
-        "ephemeral": matches!(options.scratch, Scratch::Ephemeral | Scratch::Job),
+        "ephemeral": options.scratch == Scratch::Ephemeral,
+        "job": options.scratch == Scratch::Job,
         "show_control": options.show_control,
         "pack_below": pack_below,
         "upload": options.upload,
@@ -396,17 +407,25 @@ async fn relocate_scratch(
     relocate::relocate(scratch, branch, &identity, mountpoint)
 }
 
-fn scratch(repository: &Repository, branch: &str, options: &MountOptions) -> Result<PathBuf> {
+/// Returns the scratch directory, and a note for the user.
+fn scratch(repository: &Repository, branch: &str, options: &MountOptions) -> Result<(PathBuf, Option<String>)> {
     match &options.scratch {
-        Scratch::Default => default_path(&scratch_location(repository), branch),
-        Scratch::At(path) => std::path::absolute(path).map_err(|e| Error::io("the scratch directory", e)),
+        Scratch::Default => Ok((default_path(&scratch_location(repository), branch)?, None)),
+        Scratch::At(path) => Ok((std::path::absolute(path).map_err(|e| Error::io("the scratch directory", e))?, None)),
         Scratch::Ephemeral => {
             let made = tempfile::Builder::new().prefix("icechunkfs-").tempdir();
             let made = made.map_err(|e| Error::io("making a temporary scratch directory", e))?;
             // `end_writable` removes the directory if all of its contents were committed.
-            Ok(made.keep())
+            Ok((made.keep(), None))
         }
-        Scratch::Job => jobs::create(&scratch_location(repository), branch),
+        Scratch::Job => {
+            let JobDirectory { path, kept } = jobs::create(&scratch_location(repository), branch)?;
+            let note = |earlier: &PathBuf| {
+                let place = shell::quote(&earlier.to_string_lossy());
+                format!("work of an earlier job is kept: a mount with `--scratch {place}` shows it")
+            };
+            Ok((path, kept.first().map(note)))
+        }
     }
 }
 
@@ -441,8 +460,11 @@ async fn end_writable(session: Arc<Session>, scratch: &Scratch) {
         warn!("{error}: the last writes may be lost if the power fails");
     }
     let path = session.working().upper().scratch().path().to_owned();
-    if *scratch == Scratch::Job && jobs::remove(&path) {
-        return;
+    if *scratch == Scratch::Job {
+        jobs::remove(&path);
+        if !path.exists() {
+            return;
+        }
     }
     let is_temporary = matches!(scratch, Scratch::Ephemeral | Scratch::Job);
     match session.local_status().await {

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::Place;
 use crate::common::writing::needed;
-use crate::common::{Mount, errno, program, run, run_on, signal, wait_until};
+use crate::common::{Mount, all_together, errno, program, run, run_on, signal, wait_until};
 
 #[test]
 fn a_job_that_succeeds_is_one_commit_and_leaves_nothing() {
@@ -121,16 +121,7 @@ fn a_key_of_the_terminal_reaches_the_job_once() {
         count.display(),
         started.display()
     );
-    let job = place.job(&script, &["-m", "key"]);
-    let words: Vec<String> = std::iter::once(job.get_program())
-        .chain(job.get_args())
-        .map(|word| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''")))
-        .collect();
-    let mut terminal = Command::new("script");
-    terminal.args(["--quiet", "--return", "--command", &words.join(" "), "/dev/null"]);
-    terminal.envs(job.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    terminal.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
-    let mut terminal = terminal.spawn().unwrap();
+    let mut terminal = in_terminal(&place.job(&script, &["-m", "key"]));
     wait_until("the job begins", || started.exists());
     std::io::Write::write_all(terminal.stdin.as_mut().unwrap(), b"\x03").unwrap();
     wait_until("the job has the signal", || count.exists());
@@ -189,4 +180,58 @@ fn a_mount_refuses_what_an_earlier_one_left_if_it_is_told_to() {
     run_on(mount.path(), &["commit", "-m", "late"]).success();
     mount.unmount();
     mount.command(&place.repository, &["--refuse-uncommitted"]).success();
+}
+
+#[test]
+fn two_jobs_do_not_share_a_mountpoint() {
+    let place = Place::new();
+    let given = place.path("mnt").display().to_string();
+    let inner =
+        format!("\"$PROGRAM\" run \"$REPO\" --mountpoint {given} -- true || echo refused >&2; printf 1 > a/c/0");
+    let outer = place.run(&inner, &["--mountpoint", &given, "-m", "outer"]);
+    assert!(outer.stderr.contains("in use") && outer.stderr.contains("refused"), "{}", outer.stderr);
+    assert_eq!((outer.status.code(), place.messages()[0].as_str()), (Some(0), "outer"));
+    // Of two that begin together, each has its own work under its own message, or was refused.
+    let ended = all_together(&[1, 2], |_, chunk: &usize| {
+        let script = format!("printf 7 > a/c/{chunk}; sleep 0.3");
+        place.run(&script, &["--mountpoint", &given, "-m", &chunk.to_string()]).status.success()
+    });
+    let messages = place.messages();
+    for (is_committed, chunk) in std::iter::zip(&ended, [1, 2]) {
+        assert_eq!(*is_committed, messages.contains(&chunk.to_string()), "{ended:?} {messages:?}");
+        assert_eq!(*is_committed, place.chunk(chunk) == Some(b"7".to_vec()), "{ended:?}");
+    }
+    assert!(ended.contains(&true));
+    place.wait_until_clean();
+}
+
+/// A signal of the terminal reaches a command in a group of its own, too.
+#[test]
+fn a_key_of_the_terminal_ends_a_job_with_a_group_of_its_own() {
+    let place = Place::new();
+    if !needed(Command::new("script").arg("--version").output().is_ok(), "script(1) of util-linux") {
+        return;
+    }
+    let started = place.path("started");
+    let script = format!("exec timeout 60 sh -c 'touch {}; sleep 60'", started.display());
+    let (mut terminal, began) = (in_terminal(&place.job(&script, &["-m", "key"])), std::time::Instant::now());
+    wait_until("the job begins", || started.exists());
+    std::io::Write::write_all(terminal.stdin.as_mut().unwrap(), b"\x03").unwrap();
+    let input = terminal.stdin.take();
+    assert!(!terminal.wait().unwrap().success());
+    drop(input);
+    assert!(began.elapsed() < std::time::Duration::from_secs(40), "{:?}", began.elapsed());
+    place.wait_until_clean();
+}
+
+/// Starts `job` in a terminal of its own, whose keys are its standard input.
+fn in_terminal(job: &Command) -> std::process::Child {
+    let words: Vec<String> = std::iter::once(job.get_program())
+        .chain(job.get_args())
+        .map(|word| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''")))
+        .collect();
+    let mut terminal = Command::new("script");
+    terminal.args(["--quiet", "--return", "--command", &words.join(" "), "/dev/null"]);
+    terminal.envs(job.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    terminal.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null()).spawn().unwrap()
 }

@@ -3,13 +3,16 @@
 //! `ICECHUNKFS_KILLS` sets the number of kills, `ICECHUNKFS_SEED` the seed.
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, SystemTime};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Place, child_of};
 use crate::common::lengths::length;
 use crate::common::random::Random;
-use crate::common::{poll, signal, wait_for, wait_for_end, wait_until};
+use crate::common::{Mount, poll, run_on, signal, wait_for, wait_for_end, wait_until};
 
 /// Kills at random in the ordinary run, and in a full one.
 const QUICK: usize = 15;
@@ -28,6 +31,16 @@ enum Victim {
     All,
 }
 
+fn is_scratch(path: &Path) -> bool {
+    path.as_os_str().as_bytes().windows(5).any(|part| part == b"%job-")
+}
+
+/// Makes a directory one of the day before.
+fn set_old(path: &Path) {
+    let old = std::fs::FileTimes::new().set_modified(SystemTime::now() - Duration::from_secs(86_400));
+    std::fs::File::open(path).unwrap().set_times(old).unwrap();
+}
+
 /// Sends SIGKILL to `victim` of the job that `run` runs; returns false if there is none (any more).
 fn kill(run: &Child, victim: Victim) -> bool {
     let own = i32::try_from(run.id()).unwrap();
@@ -40,8 +53,7 @@ fn kill(run: &Child, victim: Victim) -> bool {
     };
     let mut found = false;
     for id in victims.into_iter().flatten() {
-        let id = rustix::process::Pid::from_raw(id).unwrap();
-        found |= rustix::process::kill_process(id, rustix::process::Signal::KILL).is_ok();
+        found |= kill_process(Pid::from_raw(id).unwrap(), Signal::KILL).is_ok();
     }
     found
 }
@@ -56,7 +68,40 @@ fn a_job_whose_daemon_dies_is_not_committed_and_its_work_is_kept() {
     assert_eq!(job.wait().unwrap().code(), Some(1));
     assert_eq!((place.chunk(0), place.mounts().len()), (None, 0));
     let [kept] = &place.remains()[..] else { panic!("{:?}", place.remains()) };
-    assert!(kept.join("kept").exists());
+    // The next jobs tell of it, whatever its age.
+    set_old(kept);
+    let next = place.run("printf 2 > a/c/1", &["-m", "next night"]);
+    assert!(next.stderr.contains("earlier job") && next.status.success(), "{}", next.stderr);
+    let mount = Mount::new(&place.repository, &["--scratch", kept.to_str().unwrap()]);
+    assert_eq!(std::fs::read(mount.path().join("a/c/0")).unwrap(), b"1");
+    run_on(mount.path(), &["commit", "-m", "late"]).success();
+    mount.end();
+    set_old(kept);
+    place.run("true", &[]).success();
+    place.wait_until_clean();
+}
+
+/// Another job must not remove the directory of one whose daemon was killed.
+#[test]
+fn a_job_whose_daemon_dies_has_its_directory_as_long_as_it_runs() {
+    let place = Place::new();
+    let [started, end] = ["started", "end"].map(|name| place.path(name));
+    let script = format!(
+        "printf 1 > a/c/0; touch {}; n=0; while [ ! -e {} ] && [ $n -lt 1000 ]; do sleep 0.02; n=$((n+1)); done",
+        started.display(),
+        end.display()
+    );
+    let mut job = place.start(&script);
+    wait_until("the job begins", || started.exists());
+    assert!(kill(&job, Victim::Daemon));
+    wait_until("the daemon has ended", || child_of(job.id(), true).is_none());
+    place.remains().iter().filter(|path| is_scratch(path)).for_each(|path| set_old(path));
+    place.run("printf 2 > a/c/1", &["-m", "another"]).success();
+    std::fs::write(&end, "").unwrap();
+    assert_eq!(job.wait().unwrap().code(), Some(1));
+    let kept: Vec<_> = place.remains().into_iter().filter(|path| is_scratch(path)).collect();
+    let mount = Mount::new(&place.repository, &["--scratch", kept[0].to_str().unwrap()]);
+    assert_eq!(std::fs::read(mount.path().join("a/c/0")).unwrap(), b"1");
 }
 
 #[test]
@@ -71,15 +116,31 @@ fn what_is_left_when_all_are_killed_goes_with_the_next_job() {
     wait_for_end(daemon);
     assert_eq!(place.mounts().len(), 1);
     // The directory is old, as it is the night after.
-    for path in
-        place.remains().iter().filter(|path| path.as_os_str().as_bytes().windows(5).any(|part| part == b"%job-"))
-    {
-        let old = std::fs::FileTimes::new().set_modified(SystemTime::now() - Duration::from_secs(86_400));
-        std::fs::File::open(path).unwrap().set_times(old).unwrap();
-    }
+    place.remains().iter().filter(|path| is_scratch(path)).for_each(|path| set_old(path));
     place.run("printf 2 > a/c/1", &["-m", "next night"]).success();
     place.wait_until_clean();
     assert_eq!((place.chunk(0), place.chunk(1)), (None, Some(b"2".to_vec())));
+}
+
+/// `run` is killed while the mount begins.
+#[test]
+fn a_mount_whose_run_was_killed_before_it_answers_leaves_nothing() {
+    let place = Place::new();
+    for moment in [0, 10, 20, 30, 40, 60, 80, 120] {
+        for signal in [Signal::KILL, Signal::TERM, Signal::INT] {
+            let mut job = place.start("exit 3");
+            std::thread::sleep(Duration::from_millis(moment));
+            // It was not waited for, so that it has its number still.
+            let _ = kill_process(Pid::from_raw(job.id().try_into().unwrap()).unwrap(), signal);
+            job.wait().unwrap();
+        }
+    }
+    wait_until("no mount is left", || place.mounts().is_empty());
+    // Directories of one that was killed before it had a daemon are old the night after.
+    std::thread::sleep(Duration::from_secs(1));
+    place.remains().iter().for_each(|path| set_old(path));
+    place.run("true", &[]).success();
+    place.wait_until_clean();
 }
 
 #[test]

@@ -157,7 +157,7 @@ fn check_entries(directory: &OwnedFd, path: &Path) -> Result<()> {
         "journal.compact",
         "data",
         "lock",
-        jobs::KEPT,
+        jobs::DISPOSABLE,
         "spare",
         "boot",
         salvage::FOLDER,

@@ -8,7 +8,7 @@
 //! | `journal` | every change of names and attributes, one line each ([`journal`], [`record`]) |
 //! | `data/N` | the bytes of changed files, one file each ([`data`]) |
 //! | `lock` | the process that uses the directory |
-//! | `kept` | in the directory of a job: it stays when its mount ends ([`jobs`]) |
+//! | `disposable` | in the directory of a job: it may be removed when its mount ends ([`jobs`]) |
 //! | `boot` | the boot id of the last use, and the durable length of the journal ([`durable`]) |
 //! | `spare` | space reserved for operations that free space on a full disk ([`reserve`]) |
 //! | `lost+found` | bytes whose names were lost in a power cut |
