@@ -127,8 +127,8 @@ fn mount_arguments(arguments: &RunArgs, mountpoint: &JobMountpoint) -> Result<(M
 struct Job {
     mount: OpenMount,
     scratch: PathBuf,
-    /// Set until it is decided what becomes of the work.
-    claim: Option<Claim>,
+    /// Dropped when it is decided what becomes of the work.
+    claim: Claim,
     signals: PassedSignals,
 }
 
@@ -150,7 +150,7 @@ impl Job {
             jobs::keep(&scratch)?;
         }
         mountpoint.remove_others();
-        Ok(Job { mount, scratch, claim: Some(claim), signals })
+        Ok(Job { mount, scratch, claim, signals })
     }
 
     /// Runs the command and commits. `lifeline` keeps the daemon.
