@@ -175,8 +175,8 @@ mod tests {
         let make = |name: &str| make(place.path(), name);
         let [left, kept, used, claimed] = ["main%job-a", "main%job-b", "main%job-c", "main%job-d"].map(make);
         let [branch, other] = ["main", "maintenance%job-a"].map(make);
-        // Something that may be work.
-        std::fs::write(kept.join("journal"), "no journal").unwrap();
+        // A journal that cannot be read may have work.
+        std::fs::create_dir(kept.join("journal")).unwrap();
         keep(&kept).unwrap();
         let lock = File::open(used.join("lock")).unwrap();
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -192,7 +192,7 @@ mod tests {
         sweep(YOUNG);
         assert!(!used.exists() && !claimed.exists() && kept.exists());
         // Without work there is nothing to keep.
-        std::fs::remove_file(kept.join("journal")).unwrap();
+        std::fs::remove_dir(kept.join("journal")).unwrap();
         assert!(sweep(YOUNG).is_empty() && !kept.exists());
     }
 
