@@ -109,7 +109,6 @@ fn signals_reach_the_job_and_its_end_decides() {
 
 /// The terminal sends ^C to the job itself.
 #[test]
-#[ignore = "a terminal on a busy machine: scripts/test --full"]
 fn a_key_of_the_terminal_reaches_the_job_once() {
     let place = Place::new();
     if !needed(Command::new("script").arg("--version").output().is_ok(), "script(1) of util-linux") {
@@ -208,7 +207,6 @@ fn two_jobs_do_not_share_a_mountpoint() {
 
 /// A signal of the terminal reaches a command in a group of its own, too.
 #[test]
-#[ignore = "a terminal on a busy machine: scripts/test --full"]
 fn a_key_of_the_terminal_ends_a_job_with_a_group_of_its_own() {
     let place = Place::new();
     if !needed(Command::new("script").arg("--version").output().is_ok(), "script(1) of util-linux") {
@@ -216,7 +214,8 @@ fn a_key_of_the_terminal_ends_a_job_with_a_group_of_its_own() {
     }
     let started = place.path("started");
     let script = format!("exec timeout 60 sh -c 'touch {}; sleep 60'", started.display());
-    let (mut terminal, began) = (in_terminal(&place.job(&script, &["-m", "key"])), std::time::Instant::now());
+    let began = std::time::Instant::now();
+    let mut terminal = in_terminal(&place.job(&script, &["-m", "key"]));
     wait_until("the job begins", || started.exists());
     std::io::Write::write_all(terminal.stdin.as_mut().unwrap(), b"\x03").unwrap();
     let input = terminal.stdin.take();

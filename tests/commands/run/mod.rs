@@ -43,8 +43,14 @@ impl Place {
 
     /// Returns the command that runs `script` in a job.
     fn job(&self, script: &str, words: &[&str]) -> Command {
-        let mut command = Command::new(common::program());
-        command.arg("run").arg(&self.repository).args(words).args(["--", "sh", "-ec", script]);
+        // A shell starts programs in the background with the signals of the terminal ignored, and a
+        // job inherits that.
+        let mut command = Command::new("env");
+        command
+            .args(["--default-signal=INT,QUIT", common::program(), "run"])
+            .arg(&self.repository)
+            .args(words)
+            .args(["--", "sh", "-ec", script]);
         command.env("TMPDIR", self.path("tmp")).env("XDG_STATE_HOME", self.path("state"));
         command.env("GIVEN", self.path("given")).env("PROGRAM", common::program()).env("REPO", &self.repository);
         command
