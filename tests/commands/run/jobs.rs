@@ -117,7 +117,7 @@ fn a_key_of_the_terminal_reaches_the_job_once() {
     let count = place.path("count");
     let started = place.path("started");
     let script = format!(
-        "trap 'echo INT >> {0}' INT; touch {1}; n=0; while [ ! -e {0} ] && [ $n -lt 500 ]; do sleep 0.02 || true; n=$((n+1)); done; sleep 0.5",
+        "trap 'echo INT >> {0}' INT; : > {1}; n=0; while [ ! -e {0} ] && [ $n -lt 500 ]; do sleep 0.02 || true; n=$((n+1)); done; sleep 0.5",
         count.display(),
         started.display()
     );
