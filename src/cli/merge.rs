@@ -7,7 +7,6 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::open::MemoryLimits;
 use super::replace_commits::listed_conflicts;
 use super::repo_args::RepoArgs;
 use super::{open, print_json, print_result, progress, ref_commands, replace_commits};
@@ -16,9 +15,8 @@ use icechunkfs_base::printable;
 use icechunkfs_base::shell;
 use icechunkfs_base::times::system_clock;
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
-use icechunkfs_repo::commit::engine::{Engine, EngineOptions, OnConflict};
+use icechunkfs_repo::commit::engine::OnConflict;
 use icechunkfs_repo::merge::{self, MergeOptions, Merged, Plan};
-use icechunkfs_repo::reader::Reader;
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::change_refs::{RefKind, no_deletion_of_main};
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
@@ -127,12 +125,9 @@ pub(crate) fn run(arguments: &MergeArgs) -> Result<()> {
             metadata,
             on_conflict: Whose::treatment(arguments.on_conflict),
         };
-        let limits = MemoryLimits::default();
         let storage = Arc::clone(repository.storage());
-        let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(0)?));
+        let (reader, engine) = open::engine(&repository)?;
         let bar = progress::bar("{spinner} comparing and merging {elapsed}");
-        let engine_options = EngineOptions { memory: limits.uploads(), ..EngineOptions::default() };
-        let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, engine_options);
         let outcome = if arguments.dry_run {
             merge::plan(&repository, &reader, &engine, &options).await.map(Merged::nothing)
         } else {

@@ -42,6 +42,7 @@ mod mount_helper;
 mod mount_options;
 mod ops;
 mod output;
+mod place_args;
 mod prefetch;
 mod progress;
 mod pull;

@@ -1,50 +1,32 @@
 //! `icechunkfs restore`: a path becomes what an older snapshot has there, in a mount or on a
 //! branch.
 
-use std::ffi::OsString;
-use std::path::Path;
-use std::sync::Arc;
-
 use clap::Args;
 
-use super::open::MemoryLimits;
+use super::place_args::PlaceArgs;
 use super::replace_commits::listed_conflicts;
-use super::{control_client, open, print_json, print_result, progress, replace_commits};
-use crate::fuse::open_mount;
+use super::{control_client, open, print_json, print_result, progress};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::printable;
-use icechunkfs_base::times::system_clock;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::commit::conflicts::Conflict;
-use icechunkfs_repo::commit::engine::{CommitOutcome, Engine, EngineOptions};
-use icechunkfs_repo::reader::Reader;
-use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
+use icechunkfs_repo::commit::engine::CommitOutcome;
 use icechunkfs_repo::restore::{self, Plan, RestoreOptions, absolute_path};
-use icechunkfs_store::storage::settings::Settings;
 use icechunkfs_working::operations::request::Command;
 
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {
-    /// The mountpoint of a branch, where the restored state is an uncommitted change; or a
-    /// repository (a path or a URL), where it is committed at once.
-    #[arg(value_name = "MOUNTPOINT|REPO")]
-    place: OsString,
     /// The path to restore: a group with everything below it, an array, one of its chunks or a
     /// directory of them, or a zarr.json; `.` for everything.
+    #[arg(index = 2)]
     path: String,
     /// The source: a branch, a tag, a snapshot id, one of these and ~N for N commits before it, or
     /// a time (RFC 3339 or a date): the newest commit of the branch that is not after it.
     #[arg(long, value_name = "REF")]
     from: String,
-    /// The branch that gets the commit [default: main]; a mount has its own.
-    #[arg(long, value_name = "NAME")]
-    branch: Option<String>,
     /// The commit message [default: Restore PATH from REF].
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
-    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
-    #[arg(long, value_name = "KEY=VALUE")]
-    metadata: Vec<String>,
     /// Only show what would change.
     #[arg(long)]
     dry_run: bool,
@@ -56,27 +38,17 @@ pub(crate) struct RestoreArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    store: Settings,
+    place: PlaceArgs,
 }
 
 /// Restores a path.
 pub(crate) fn run(arguments: &RestoreArgs) -> Result<()> {
-    if open_mount::is_mountpoint(Path::new(&arguments.place)) { in_mount(arguments) } else { on_branch(arguments) }
+    if arguments.place.is_mount() { in_mount(arguments) } else { on_branch(arguments) }
 }
 
 /// Restores a path in the working tree of a mount.
 fn in_mount(arguments: &RestoreArgs) -> Result<()> {
-    let only_repo = [
-        ("--branch", arguments.branch.is_some()),
-        ("--message", arguments.message.is_some()),
-        ("--metadata", !arguments.metadata.is_empty()),
-    ];
-    if let Some((option, _)) = only_repo.into_iter().find(|(_, is_given)| *is_given) {
-        return Err(Error::invalid(format!(
-            "{option} does not go with a mount, where a restore is an uncommitted change: restore without it, then commit"
-        )));
-    }
-    let mount = control_client::open_writable(Path::new(&arguments.place))?;
+    let mount = arguments.place.open_mount(arguments.message.as_deref(), "restore")?;
     let path = control_client::repository_path(&mount, &arguments.path)?;
     let command = Command::Restore { path, from: arguments.from.clone(), dry_run: arguments.dry_run };
     control_client::print_answer(&control_client::execute(&mount, &command)?, arguments.json)
@@ -84,21 +56,16 @@ fn in_mount(arguments: &RestoreArgs) -> Result<()> {
 
 /// Restores a path on a branch of a repository, with a commit.
 fn on_branch(arguments: &RestoreArgs) -> Result<()> {
-    let metadata = replace_commits::metadata(&arguments.metadata)?;
-    replace_commits::check_not_reserved(metadata.keys())?;
+    let metadata = arguments.place.metadata()?;
     let path = absolute_path(&arguments.path)?;
-    let location =
-        arguments.place.as_os_str().to_str().ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
-    let branch = arguments.branch.clone().unwrap_or_else(|| DEFAULT_BRANCH.to_owned());
+    let branch = arguments.place.branch();
     open::run(async {
-        let repository = open::repository(location, &arguments.store).await?;
+        let repository = open::repository(arguments.place.location()?, &arguments.place.store).await?;
         let source = restore::resolve_source(&repository, &arguments.from, &branch).await?.id;
         let message = arguments.message.clone();
         let message = message.unwrap_or_else(|| format!("Restore {} from {}", path, arguments.from));
         let options = RestoreOptions { path, source, branch, message, metadata };
-        let limits = MemoryLimits::default();
-        let storage = Arc::clone(repository.storage());
-        let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(0)?));
+        let (reader, engine) = open::engine(&repository)?;
         let bar = progress::bar("{spinner} comparing {elapsed}");
         let outcome = if arguments.dry_run {
             restore::plan_on_branch(&repository, &reader, &options)
@@ -106,12 +73,10 @@ fn on_branch(arguments: &RestoreArgs) -> Result<()> {
                 .map(|(_, plan)| (plan, CommitOutcome::Nothing))
         } else {
             repository.check_changes_allowed().await?;
-            let engine_options = EngineOptions { memory: limits.uploads(), ..EngineOptions::default() };
-            let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, engine_options);
             restore::restore(&repository, &reader, &engine, &options).await
         };
         bar.finish_and_clear();
-        let (plan, outcome) = outcome.context(|| storage.location().to_owned())?;
+        let (plan, outcome) = outcome.context(|| repository.storage().location().to_owned())?;
         let (snapshot, conflicts) = match outcome {
             CommitOutcome::Committed { snapshot, .. } => (Some(snapshot), Vec::new()),
             CommitOutcome::Nothing => (None, Vec::new()),

@@ -1,47 +1,30 @@
 //! `icechunkfs revert`: takes commits back, in a mount or on a branch.
 
-use std::ffi::OsString;
-use std::path::Path;
 use std::sync::Arc;
 
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::merge::Whose;
-use super::open::MemoryLimits;
-use super::replace_commits::{self, listed_conflicts};
+use super::place_args::PlaceArgs;
+use super::replace_commits::listed_conflicts;
 use super::{control_client, open, print_json, print_result, progress};
-use crate::fuse::open_mount;
-use icechunkfs_base::error::{Context, Error, Result};
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::printable;
-use icechunkfs_base::times::system_clock;
 use icechunkfs_format::format::ids::ObjectId;
-use icechunkfs_repo::commit::engine::{Engine, EngineOptions};
+use icechunkfs_repo::commit::conflicts::Conflict;
 use icechunkfs_repo::merge::revert::{self, RevertOptions, RevertPlan};
-use icechunkfs_repo::reader::Reader;
-use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
-use icechunkfs_store::storage::settings::Settings;
 use icechunkfs_working::operations::request::Command;
 
 #[derive(Debug, Args)]
 pub(crate) struct RevertArgs {
-    /// The mountpoint of a branch, where the result is an uncommitted change; or a repository (a
-    /// path or a URL), where it is committed at once.
-    #[arg(value_name = "MOUNTPOINT|REPO")]
-    place: OsString,
     /// The commits to take back, which follow one another: snapshot ids, branches or tags, or one
     /// of these and ~N for N commits before it.
-    #[arg(value_name = "COMMIT", required = true)]
+    #[arg(index = 2, value_name = "COMMIT", required = true)]
     commits: Vec<String>,
-    /// The branch that gets the commit [default: main]; a mount has its own.
-    #[arg(long, value_name = "NAME")]
-    branch: Option<String>,
     /// The commit message [default: Revert "MESSAGE OF THE COMMIT"].
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
-    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
-    #[arg(long, value_name = "KEY=VALUE")]
-    metadata: Vec<String>,
     /// Resolve conflicts between chunks that were changed again since: ours keeps those of the
     /// branch, theirs takes those from before the commits, as in git [default: refuse].
     #[arg(long, value_name = "WHOSE")]
@@ -55,27 +38,17 @@ pub(crate) struct RevertArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    store: Settings,
+    place: PlaceArgs,
 }
 
 /// Takes the commits back.
 pub(crate) fn run(arguments: &RevertArgs) -> Result<()> {
-    if open_mount::is_mountpoint(Path::new(&arguments.place)) { in_mount(arguments) } else { on_branch(arguments) }
+    if arguments.place.is_mount() { in_mount(arguments) } else { on_branch(arguments) }
 }
 
 /// Takes commits back in the working tree of a mount.
 fn in_mount(arguments: &RevertArgs) -> Result<()> {
-    let only_repo = [
-        ("--branch", arguments.branch.is_some()),
-        ("--message", arguments.message.is_some()),
-        ("--metadata", !arguments.metadata.is_empty()),
-    ];
-    if let Some((option, _)) = only_repo.into_iter().find(|(_, is_given)| *is_given) {
-        return Err(Error::invalid(format!(
-            "{option} does not go with a mount, where a revert is an uncommitted change: revert without it, then commit"
-        )));
-    }
-    let mount = control_client::open_writable(Path::new(&arguments.place))?;
+    let mount = arguments.place.open_mount(arguments.message.as_deref(), "revert")?;
     let command = Command::Revert {
         commits: arguments.commits.clone(),
         on_conflict: Whose::treatment(arguments.on_conflict),
@@ -86,29 +59,23 @@ fn in_mount(arguments: &RevertArgs) -> Result<()> {
 
 /// Takes commits back on a branch of a repository, with a commit.
 fn on_branch(arguments: &RevertArgs) -> Result<()> {
-    let metadata = replace_commits::metadata(&arguments.metadata)?;
-    replace_commits::check_not_reserved(metadata.keys())?;
-    let location =
-        arguments.place.as_os_str().to_str().ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
-    let branch = arguments.branch.clone().unwrap_or_else(|| DEFAULT_BRANCH.to_owned());
+    let metadata = arguments.place.metadata()?;
+    let branch = arguments.place.branch();
     open::run(async {
-        let repository = open::repository(location, &arguments.store).await?;
+        let repository = open::repository(arguments.place.location()?, &arguments.place.store).await?;
         let mut commits = Vec::new();
         for word in &arguments.commits {
             commits.push(repository.resolve_revision(word).await?.id);
         }
         let on_conflict = Whose::treatment(arguments.on_conflict);
         let options = RevertOptions { commits, branch, message: arguments.message.clone(), metadata, on_conflict };
-        let limits = MemoryLimits::default();
         let storage = Arc::clone(repository.storage());
-        let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(0)?));
+        let (reader, engine) = open::engine(&repository)?;
         let bar = progress::bar("{spinner} comparing {elapsed}");
         let outcome = if arguments.dry_run {
             revert::plan_on_branch(&repository, &reader, &options).await.map(|(_, plan)| (plan, None))
         } else {
             repository.check_changes_allowed().await?;
-            let engine_options = EngineOptions { memory: limits.uploads(), ..EngineOptions::default() };
-            let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, engine_options);
             revert::revert(repository, &reader, &engine, &options).await
         };
         bar.finish_and_clear();
@@ -118,10 +85,19 @@ fn on_branch(arguments: &RevertArgs) -> Result<()> {
             if arguments.json {
                 print_json(&report)?;
             }
-            return Err(revert::refusal(&plan, &listed_conflicts(&plan.conflicts)));
+            return Err(Error::multi_line(ErrorKind::Stale, &refusal(&plan.conflicts)));
         }
         print_result(arguments.json, &report, || describe(&plan, &options.branch, snapshot))
     })
+}
+
+fn refusal(conflicts: &[Conflict]) -> String {
+    let text = format!(
+        "later commits changed the same things ({} conflicts): nothing was taken back. --on-conflict resolves conflicts between \
+         chunks; otherwise take the later commits back, too\n",
+        conflicts.len()
+    );
+    text + &listed_conflicts(conflicts)
 }
 
 fn report(plan: &RevertPlan, branch: &str, snapshot: Option<ObjectId>) -> Value {

@@ -277,8 +277,8 @@ pub fn check_answers(served: &ServedMount) -> Result<()> {
     })
 }
 
-/// Waits until `mounted` is unmounted, and flushes what is not committed. Removes the scratch
-/// directory as `scratch` says.
+/// Waits until `mounted` is unmounted, and flushes what is not committed. Removes a temporary
+/// scratch directory in which nothing is left.
 pub fn wait(mounted: Mounted, runtime: &Handle, scratch: &Scratch) -> Result<()> {
     let branch = mounted.branch.clone();
     let reader = Arc::clone(&mounted.reader);
@@ -359,7 +359,7 @@ async fn open_branch(
         }
     });
     let (working, reader, note) = opened?;
-    // Who mounts what a job has left goes on with it.
+    // A mount of what a job has left goes on with it.
     if options.scratch != Scratch::Job {
         jobs::keep(working.upper().scratch().path())?;
     }
@@ -452,7 +452,7 @@ pub fn scratch_location(repository: &Repository) -> String {
 }
 
 /// Ends a mount: logs uncommitted changes, and removes a temporary scratch directory if there are
-/// none, or if they are not to be kept.
+/// none.
 async fn end_writable(session: Arc<Session>, scratch: &Scratch) {
     session.end_uploads();
     // Nothing is written to the directory after this.
@@ -460,11 +460,9 @@ async fn end_writable(session: Arc<Session>, scratch: &Scratch) {
         warn!("{error}: the last writes may be lost if the power fails");
     }
     let path = session.working().upper().scratch().path().to_owned();
-    if *scratch == Scratch::Job {
-        jobs::remove(&path);
-        if !path.exists() {
-            return;
-        }
+    // The program that made the mount removes a directory that may be discarded.
+    if *scratch == Scratch::Job && !jobs::is_kept(&path) {
+        return;
     }
     let is_temporary = matches!(scratch, Scratch::Ephemeral | Scratch::Job);
     match session.local_status().await {

@@ -1,4 +1,4 @@
-//! Opens repositories and trees, within limits of memory.
+//! Opens repositories and trees, and prepares commits, within limits of memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +7,8 @@ use tokio::runtime::Runtime;
 
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_repo::commit::engine::{Engine, EngineOptions};
 use icechunkfs_repo::reader::Reader;
 use icechunkfs_repo::reader::memory::Budget;
 use icechunkfs_repo::repo::refs::RefSpec;
@@ -98,6 +100,16 @@ impl MemoryLimits {
         });
         Ok(Budget::new(total, fixed)?.with_prefetch_limit(self.ahead))
     }
+}
+
+/// Returns a reader of `repository` and an engine for commits to it, within the limits of the user.
+pub fn engine(repository: &Repository) -> Result<(Arc<Reader>, Engine)> {
+    let limits = MemoryLimits::default();
+    let storage = repository.storage();
+    let reader = Arc::new(Reader::new(Arc::clone(storage), limits.budget(0)?));
+    let options = EngineOptions { memory: limits.uploads(), ..EngineOptions::default() };
+    let engine = Engine::new(Arc::clone(storage), Arc::clone(&reader), system_clock, options);
+    Ok((reader, engine))
 }
 
 /// Opens the tree of the snapshot that `spec` selects, within `limits`.

@@ -19,7 +19,7 @@ use crate::commit::request::KnownObjects;
 use crate::reader::Reader;
 use crate::repo::refs::RefSpec;
 use crate::repo::{MAX_SNAPSHOT, Repository};
-use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::error::{Context, Error, Result};
 use icechunkfs_base::memory::Metered;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
@@ -68,9 +68,8 @@ impl RevertPlan {
 /// Plans to take back `commits`, ancestors of snapshot `now` or itself, with changes to that
 /// snapshot.
 ///
-/// Errors: [`ErrorKind::InvalidInput`] if a commit is not in the history of `now`, if they do not
-/// follow one another, or if nothing is before them; [`ErrorKind::NotFound`] if what was before
-/// them has been removed.
+/// Errors: [`InvalidInput`](icechunkfs_base::error::ErrorKind::InvalidInput) if a commit is not in
+/// the history of `now`, if they do not follow one another, or if nothing is before them.
 pub async fn plan_on(
     repository: &Repository,
     reader: &Arc<Reader>,
@@ -79,26 +78,22 @@ pub async fn plan_on(
     on_conflict: OnConflict,
 ) -> Result<RevertPlan> {
     let history = repository.ancestors(now.id(), usize::MAX).await?;
-    let mut places = Vec::new();
-    for commit in commits {
+    let place = |commit: &ObjectId| {
         let at = history.iter().position(|info| info.id == *commit);
-        places
-            .push(at.ok_or_else(|| Error::invalid(format!("commit {commit} is not in the history of {}", now.id())))?);
-    }
+        at.ok_or_else(|| Error::invalid(format!("commit {commit} is not in the history of {}", now.id())))
+    };
+    let mut places: Vec<usize> = commits.iter().map(place).collect::<Result<_>>()?;
     places.sort_unstable();
     places.dedup();
-    let (Some(&newest), Some(&oldest)) = (places.first(), places.last()) else {
+    let range = places.first().zip(places.last()).and_then(|(newest, oldest)| history.get(*newest..=*oldest));
+    let Some(range @ ([after @ last] | [after, .., last])) = range else {
         return Err(Error::invalid("no commit is named"));
     };
-    if oldest - newest + 1 != places.len() {
+    if range.len() != places.len() {
         return Err(Error::invalid(
             "there are other commits between these: take them back one after another, the newest first",
         ));
     }
-    let range = history.get(newest..=oldest).unwrap_or_default();
-    let (Some(after), Some(last)) = (range.first(), range.last()) else {
-        return Err(Error::invalid("no commit is named"));
-    };
     let before = last
         .parent
         .ok_or_else(|| Error::invalid(format!("nothing is before commit {}, the first one of its history", last.id)))?;
@@ -158,14 +153,4 @@ pub async fn revert(
         }
     }
     Err(contended(&options.branch))
-}
-
-/// Returns the error for conflicts, with `lines` that list them.
-pub fn refusal(plan: &RevertPlan, lines: &str) -> Error {
-    let text = format!(
-        "later commits changed the same things ({} conflicts): nothing was taken back. --on-conflict resolves conflicts between \
-         chunks; otherwise take the later commits back, too\n{lines}",
-        plan.conflicts.len()
-    );
-    Error::multi_line(ErrorKind::Stale, &text)
 }

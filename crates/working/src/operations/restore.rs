@@ -12,6 +12,8 @@ use serde_json::Value;
 use super::Session;
 use super::changes::DetectedChanges;
 use super::rebase;
+use crate::overlay::invalidation::Invalidation;
+use crate::overlay::replace::TreeGuard;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::printable;
 use icechunkfs_format::format::ids::NodeId;
@@ -38,7 +40,7 @@ impl Session {
         let (plan, invalidations) = {
             let guard = self.working.upper().quiesce().await;
             self.wait_for_closes().await;
-            let (frozen, mut detected) = self.detect_changes().await?;
+            let (frozen, detected) = self.detect_changes().await?;
             let base = self.working.upper().base();
             let mut plan = restore::plan(&self.reader, base.tree.snapshot(), &source, &path, &detected.changes).await?;
             leave_out_parents(&mut plan, self.shown_part().root());
@@ -48,21 +50,10 @@ impl Session {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }
             refuse_moves_across(&detected, &path)?;
-            if self.working.moves().preserve(&guard, &detected.untracked_entries(), &[]).await? {
-                detected = self.detect_changes().await?.1;
-            }
-            let candidate =
-                self.working.moves().plan_restore(&guard, &path, &detected.untracked_entries(), &plan).await?;
-            let check = Check::new(&plan, base.tree.snapshot(), &detected);
-            let invalidations =
-                rebase::install_restored(&self.working, &guard, candidate, &self.new_ids, dry_run, &check).await?;
-            if !dry_run {
-                self.new_ids.lock().clear();
-                self.working.uploads().forget_uploads();
-            }
+            let is_there: HashSet<String> = detected.changes.created.iter().map(|node| node.path.clone()).collect();
+            let invalidations = self.install_plan(&guard, &path, &plan, detected, dry_run).await?;
             // A group above the path that is there, though not committed, stays as it is.
-            let is_there = |path: &String| detected.changes.created.iter().any(|node| node.path == *path);
-            plan.notes.parents.retain(|path| !is_there(path));
+            plan.notes.parents.retain(|path| !is_there.contains(path));
             (plan, invalidations)
         };
         self.invalidate(invalidations).await?;
@@ -80,6 +71,35 @@ impl Session {
             }
         };
         Ok((text + &plan.remarks(), report))
+    }
+
+    /// Makes what is at and below `path` what `plan` says, which was made for the base and the
+    /// changes `detected`. With `dry_run` nothing is changed. Returns what the kernel must forget.
+    ///
+    /// Errors: [`ErrorKind::Stale`] if untracked files are in the way, or if the changes in the result
+    /// would be others than those of the plan and the former ones elsewhere.
+    pub(super) async fn install_plan(
+        &self,
+        guard: &TreeGuard<'_>,
+        path: &str,
+        plan: &Plan,
+        mut detected: DetectedChanges,
+        dry_run: bool,
+    ) -> Result<Vec<Invalidation>> {
+        let moves = self.working.moves();
+        if moves.preserve(guard, &detected.untracked_entries(), &[]).await? {
+            detected = self.detect_changes().await?.1;
+        }
+        let candidate = moves.plan_restore(guard, path, &detected.untracked_entries(), plan).await?;
+        let base = self.working.upper().base();
+        let check = Check { plan, base: base.tree.snapshot(), before: &detected };
+        let invalidations =
+            rebase::install_restored(&self.working, guard, candidate, &self.new_ids, dry_run, &check).await?;
+        if !dry_run {
+            self.new_ids.lock().clear();
+            self.working.uploads().forget_uploads();
+        }
+        Ok(invalidations)
     }
 }
 
@@ -164,12 +184,7 @@ impl Split {
     }
 }
 
-impl<'a> Check<'a> {
-    /// Creates the conditions for `plan`, made for snapshot `base` with the changes `before`.
-    pub(super) fn new(plan: &'a Plan, base: &'a Snapshot, before: &'a DetectedChanges) -> Self {
-        Check { plan, base, before }
-    }
-
+impl Check<'_> {
     /// Fails if the changes in a candidate, `after`, are not those of the plan below the path and
     /// the former ones elsewhere.
     pub(super) fn accept(&self, after: &DetectedChanges) -> Result<()> {

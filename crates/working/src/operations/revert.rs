@@ -7,15 +7,11 @@
 use serde_json::{Value, json};
 
 use super::Session;
-use super::rebase;
-use super::restore::Check;
+use super::commit::refuse_open;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_repo::commit::engine::OnConflict;
 use icechunkfs_repo::merge::revert::{self, RevertPlan};
 use icechunkfs_repo::restore::{Notes, Plan, Scope, Target};
-
-/// Conflicts that a message lists; `.icechunk/conflicts` has all.
-const LISTED: usize = 20;
 
 impl Session {
     /// Takes back the commits that the revisions `commits` name. Returns the result as text and as
@@ -35,8 +31,8 @@ impl Session {
         let (reverted, plan, invalidations) = {
             let guard = self.working.upper().quiesce().await;
             self.wait_for_closes().await;
-            let (frozen, mut detected) = self.detect_changes().await?;
-            super::commit::refuse_open(&frozen)?;
+            let (frozen, detected) = self.detect_changes().await?;
+            refuse_open(&frozen)?;
             if !detected.changes.is_empty() {
                 let message = "the mount has uncommitted changes: commit or discard them, then take the commits back";
                 return Err(Error::new(ErrorKind::Stale, message));
@@ -44,24 +40,21 @@ impl Session {
             let base = self.working.upper().base();
             let planned = revert::plan_on(&repository, &self.reader, base.tree.snapshot(), &ids, on_conflict).await?;
             if !planned.conflicts.is_empty() {
-                return Err(self.refuse_conflicts(planned));
+                let count = planned.conflicts.len();
+                *self.conflicts.lock() = planned.conflicts;
+                return Err(Error::new(
+                    ErrorKind::Stale,
+                    format!(
+                        "later commits changed the same things ({count} conflicts, in .icechunk/conflicts): nothing was taken back. \
+                         --on-conflict resolves conflicts between chunks; otherwise take the later commits back, too"
+                    ),
+                ));
             }
             let RevertPlan { reverted, changes, .. } = planned;
             let root = || "/".to_owned();
             let target = Target { node: root(), source: root(), scope: Scope::Subtree };
             let plan = Plan { target, changes: changes.into_inner(), notes: Notes::default() };
-            if self.working.moves().preserve(&guard, &detected.untracked_entries(), &[]).await? {
-                detected = self.detect_changes().await?.1;
-            }
-            let candidate =
-                self.working.moves().plan_restore(&guard, &root(), &detected.untracked_entries(), &plan).await?;
-            let check = Check::new(&plan, base.tree.snapshot(), &detected);
-            let invalidations =
-                rebase::install_restored(&self.working, &guard, candidate, &self.new_ids, dry_run, &check).await?;
-            if !dry_run {
-                self.new_ids.lock().clear();
-                self.working.uploads().forget_uploads();
-            }
+            let invalidations = self.install_plan(&guard, &root(), &plan, detected, dry_run).await?;
             (reverted, plan, invalidations)
         };
         self.invalidate(invalidations).await?;
@@ -74,12 +67,5 @@ impl Session {
             (false, false) => self.warn_if_unflushed(format!("took back {} commits: {counts} to commit", ids.len())),
         };
         Ok((text + "\n", json!({"reverted": ids, "nodes": nodes, "chunks": chunks, "snapshot": null})))
-    }
-
-    fn refuse_conflicts(&self, plan: RevertPlan) -> Error {
-        let lines = plan.conflicts.iter().take(LISTED).map(|conflict| format!("  {conflict}\n"));
-        let error = revert::refusal(&plan, &lines.collect::<String>());
-        *self.conflicts.lock() = plan.conflicts;
-        error
     }
 }
