@@ -19,7 +19,7 @@ import warnings
 import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Dict, Mapping, Optional, Type, Union
+from typing import IO, TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple, Type, Union
 
 from . import _program
 from ._errors import BusyError, Error, NotFoundError, ReadOnlyError, UncommittedWarning
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 PathLike = Union[str, "os.PathLike[str]"]
 
-#: Write ends of the pipes to the daemons. A forked child must not keep a mount alive.
-_pipes: "weakref.WeakSet[IO[bytes]]" = weakref.WeakSet()
+#: Write ends of the pipes to the daemons, and claims to scratch directories. A forked child must not keep a mount alive.
+_held: "weakref.WeakSet[IO[bytes]]" = weakref.WeakSet()
 _lock = threading.Lock()
 
 
-def _close_pipes_of_parent() -> None:
-    for pipe in list(_pipes):
+def _close_files_of_parent() -> None:
+    for file in list(_held):
         try:
-            pipe.close()
+            file.close()
         except OSError:
             pass
-    _pipes.clear()
+    _held.clear()
 
 
-os.register_at_fork(after_in_child=_close_pipes_of_parent)
+os.register_at_fork(after_in_child=_close_files_of_parent)
 
 
 class Mount:
@@ -90,16 +90,15 @@ class Mount:
             if temporary:
                 _remove(str(self.path))
             raise
-        self._scratch: Optional[Path] = None
-        self._claim: Optional[IO[bytes]] = None
+        claim: Optional[IO[bytes]] = None
         if message is not None:
             try:
-                self._claim_scratch()
+                self._scratch, claim = _claim_scratch(self.path)
             except BaseException:
-                _end(os.getpid(), self._pipe, str(self.path), temporary)
+                _end(os.getpid(), self._pipe, claim, str(self.path), temporary)
                 raise
         # At the end of the interpreter too, and when the object is no longer used.
-        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._pipe, str(self.path), temporary)
+        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._pipe, claim, str(self.path), temporary)
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -125,27 +124,15 @@ class Mount:
                 gc.collect()
                 self._commit_job(self._message)
         finally:
-            if self._claim is not None:
-                self._claim.close()
             with warnings.catch_warnings():
                 # Without a commit nothing is kept, and after one that failed the exception says where.
                 warnings.simplefilter("ignore", UncommittedWarning)
                 self.unmount()
 
-    def _claim_scratch(self) -> None:
-        """Lock the scratch directory: until the block has ended, nobody removes it, though the daemon may be killed."""
-        scratch = json.loads((self.path / ".icechunk/info.json").read_bytes()).get("scratch")
-        if scratch is None:
-            raise ReadOnlyError(errno.EROFS, f"{self.path} is mounted read-only: leave out commit=")
-        self._scratch = Path(scratch)
-        self._claim = open(self._scratch / "disposable", "rb")
-        fcntl.flock(self._claim, fcntl.LOCK_SH | fcntl.LOCK_NB)
-
     def _commit_job(self, message: str) -> None:
         from ._commands import commit  # It needs this module.
 
         # The block has succeeded: what it wrote stays, whatever ends this process, until it is committed.
-        assert self._scratch is not None
         disposable = self._scratch / "disposable"
         disposable.unlink()
         try:
@@ -224,7 +211,7 @@ def _start(repo: str, path: str, words: "list[str]") -> IO[bytes]:
     assert process.stdin is not None and process.stderr is not None
     pipe = process.stdin
     with _lock:
-        _pipes.add(pipe)
+        _held.add(pipe)
     try:
         # Not communicate(), which closes standard input.
         text = process.stderr.read().decode(errors="replace")
@@ -245,10 +232,26 @@ def _start(repo: str, path: str, words: "list[str]") -> IO[bytes]:
     return pipe
 
 
-def _end(owner: int, pipe: IO[bytes], path: str, temporary: bool) -> None:
+def _claim_scratch(path: Path) -> Tuple[Path, IO[bytes]]:
+    """Return the scratch directory of a job's mount and a lock on it: until that is closed, nobody removes the directory, though
+    the daemon may be killed."""
+    scratch = json.loads((path / ".icechunk/info.json").read_bytes()).get("scratch")
+    if scratch is None:
+        raise ReadOnlyError(errno.EROFS, f"{path} is mounted read-only: leave out commit=")
+    claim = open(Path(scratch) / "disposable", "rb")
+    with _lock:
+        _held.add(claim)
+    fcntl.flock(claim, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return Path(scratch), claim
+
+
+def _end(owner: int, pipe: IO[bytes], claim: Optional[IO[bytes]], path: str, temporary: bool) -> None:
     """Unmount, unless this is a forked child, whose parent has the mount. Warnings name the line after the ``with`` block."""
     if os.getpid() != owner:
         return
+    if claim is not None:
+        # What becomes of the work is decided.
+        claim.close()
     notes = ""
     try:
         _, notes = _program.run_with_notes(["unmount", "--", path])
@@ -266,7 +269,7 @@ def _end(owner: int, pipe: IO[bytes], path: str, temporary: bool) -> None:
         pipe.close()
         if temporary:
             _remove(path)
-    if "changes" in notes or "not committed" in notes:
+    if any(word in notes for word in ("changes", "not committed", "discarded")):
         warnings.warn(notes.strip().replace("icechunkfs: ", "", 1), UncommittedWarning, stacklevel=5)
 
 

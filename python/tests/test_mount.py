@@ -3,6 +3,7 @@
 import ast
 import datetime
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -320,3 +321,25 @@ def test_a_block_whose_process_is_killed_is_discarded(repo):
     wait_until("it is gone", lambda: path not in mounts() and not os.path.exists(path))
     with icechunkfs.mount(repo, commit="Next") as path:
         assert not (path / "a").exists()
+
+
+def test_a_job_that_is_unmounted_leaves_nothing(repo):
+    job = icechunkfs.mount(repo, commit="Night")
+    scratch = json.loads((job.path / ".icechunk/info.json").read_bytes())["scratch"]
+    write_group(job.path, "a")
+    # A forked child keeps nothing.
+    ready, release = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(release)
+        os.read(ready, 1)
+        os._exit(0)
+    os.close(ready)
+    try:
+        with pytest.warns(icechunkfs.UncommittedWarning):
+            job.unmount()
+        wait_until("it is gone", lambda: not os.path.exists(scratch) and not os.path.exists(job.path))
+    finally:
+        os.close(release)
+        os.waitpid(child, 0)
+    assert not any(commit.message == "Night" for commit in icechunkfs.log(repo))
