@@ -154,6 +154,27 @@ fn what_cannot_be_taken_back_is_told() {
     assert!(told(&["no-such-thing"]).contains("no-such-thing"));
 }
 
+/// The commit before one that stays is another one after an expiration: what the expired ones
+/// changed must not be taken back.
+#[test]
+fn what_expired_commits_changed_is_not_taken_back() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let setup = setup(version);
+        let mount = Writable::of(&setup.place, &[]);
+        run_on(&setup.place, &["expire", "--older-than", "0s", "--yes"]).success();
+        let before = setup.keys();
+        let history = setup.reference().history();
+        assert!(history.len() < setup.commits.len(), "{history:?}");
+        for place in [setup.place.clone(), mount.root()] {
+            run_on(mount.root(), &["refresh"]).success();
+            let refused = run_on(place, &["revert", "main"]).failure();
+            assert!(refused.contains("removed from the history"), "{refused}");
+        }
+        assert_eq!((setup.keys(), setup.reference().history()), (before, history));
+        assert!(run_on(mount.root(), &["diff"]).text().trim().is_empty());
+    }
+}
+
 /// For any history, a revert of its newest commits is the snapshot before them; of older ones, what
 /// one person would do by hand.
 #[test]

@@ -166,10 +166,16 @@ impl ConcurrentChanges {
     /// Reads what `commits` did, oldest first; of chunks only those of arrays that `changes`
     /// touches.
     pub(super) fn read(commits: &[ConcurrentCommit], changes: &ChangeSet) -> Result<Self> {
+        let logs = commits.iter().enumerate().flat_map(|(at, commit)| commit.logs.iter().map(move |log| (at, log)));
+        Self::read_logs(logs, changes)
+    }
+
+    /// Reads `logs`, each with the position of its commit.
+    fn read_logs<'l>(logs: impl Iterator<Item = (usize, &'l TransactionLog)>, changes: &ChangeSet) -> Result<Self> {
         let touched: HashSet<NodeId> = touched(changes).collect();
         let mut theirs = ConcurrentChanges::default();
         let mut meter = Meter::new("the changes of concurrent commits");
-        for (at, log) in commits.iter().enumerate().flat_map(|(at, commit)| commit.logs.iter().map(move |l| (at, l))) {
+        for (at, log) in logs {
             for (change, node) in log.changed_nodes() {
                 meter.count(NODE_BYTES)?;
                 let list = match change {
@@ -214,6 +220,21 @@ impl ConcurrentChanges {
         }
     }
 
+    /// Returns true if each of `changes` is to a thing that these change, too.
+    fn cover(&self, changes: &ChangeSet) -> bool {
+        let ConcurrentChanges { created, deleted, updated, moved, chunks, .. } = self;
+        let is_whole = |id: &NodeId| created.contains_key(id) || deleted.contains_key(id);
+        let has_all = |(id, coords): (&NodeId, &BTreeMap<Coords, ChunkChange>)| {
+            let known = chunks.get(id);
+            is_whole(id) || coords.keys().all(|coords| known.is_some_and(|known| known.contains_key(coords)))
+        };
+        changes.created.iter().all(|node| is_whole(&node.id))
+            && changes.deleted.iter().all(|node| is_whole(&node.id))
+            && changes.updated.iter().all(|node| is_whole(&node.id) || updated.contains_key(&node.id))
+            && changes.moved.iter().all(|one| is_whole(&one.node) || moved.contains_key(&one.node))
+            && changes.chunks.iter().all(has_all)
+    }
+
     /// Returns the chunks that both `changes` and concurrent commits have changed, with the
     /// former's change of each.
     pub(super) fn changed_by_both<'a>(&self, changes: &'a ChangeSet) -> Vec<(NodeId, &'a Coords, &'a ChunkChange)> {
@@ -224,6 +245,11 @@ impl ConcurrentChanges {
         });
         both.collect()
     }
+}
+
+/// Returns true if each of `changes` is to a node or chunk that one of `logs` lists.
+pub(crate) fn are_logged(logs: &[TransactionLog], changes: &ChangeSet) -> Result<bool> {
+    Ok(ConcurrentChanges::read_logs(logs.iter().map(|log| (0, log)), changes)?.cover(changes))
 }
 
 /// Node of a snapshot.

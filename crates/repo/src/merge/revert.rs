@@ -12,9 +12,10 @@ use tracing::info;
 use super::sides::{self, Applied};
 use super::{MAX_PLANS, contended};
 use crate::commit::changes::ChangeSet;
-use crate::commit::conflicts::Conflict;
+use crate::commit::conflicts::{Conflict, are_logged};
 use crate::commit::engine::{CommitOutcome, Engine, OnConflict, Request};
 use crate::commit::progress::CommitProgress;
+use crate::commit::rebase::read_log;
 use crate::commit::request::KnownObjects;
 use crate::reader::Reader;
 use crate::repo::refs::RefSpec;
@@ -68,8 +69,12 @@ impl RevertPlan {
 /// Plans to take back `commits`, ancestors of snapshot `now` or itself, with changes to that
 /// snapshot.
 ///
+/// The changes are only to what the commits' transaction logs list: an expiration gives a commit
+/// another parent, and what the commits between changed must not be taken back with it.
+///
 /// Errors: [`InvalidInput`](icechunkfs_base::error::ErrorKind::InvalidInput) if a commit is not in
-/// the history of `now`, if they do not follow one another, or if nothing is before them.
+/// the history of `now`, if they do not follow one another, or if nothing is before them, or
+/// something else than they were made for.
 pub async fn plan_on(
     repository: &Repository,
     reader: &Arc<Reader>,
@@ -98,14 +103,24 @@ pub async fn plan_on(
         .parent
         .ok_or_else(|| Error::invalid(format!("nothing is before commit {}, the first one of its history", last.id)))?;
     let mut reverted = Vec::new();
+    let mut logs = Vec::new();
     for commit in range {
         reverted.push(repository.commit(commit.id).await?);
+        logs.push(read_log(&**repository.storage(), commit.id).await?);
     }
     let missing = || format!("what was before commit {}", last.id);
     let side = repository.snapshot(before, MAX_SNAPSHOT).await.context(missing)?;
     let common = repository.snapshot(after.id, MAX_SNAPSHOT).await?;
     let tip = repository.commit(now.id()).await?;
     let Applied { changes, conflicts, .. } = sides::apply(reader, &common, &side, now, &tip, on_conflict).await?;
+    // An expiration gives a commit another parent than it was made for.
+    if !are_logged(&logs, &changes)? {
+        return Err(Error::invalid(format!(
+            "commits before {} were removed from the history, so that what was there before is not known: `icechunkfs restore` \
+             brings back paths of an older snapshot",
+            last.id
+        )));
+    }
     Ok(RevertPlan { reverted, before, changes, conflicts })
 }
 
