@@ -76,8 +76,8 @@ impl Session {
     /// Makes what is at and below `path` what `plan` says, which was made for the base and the
     /// changes `detected`. With `dry_run` nothing is changed. Returns what the kernel must forget.
     ///
-    /// Errors: [`ErrorKind::Stale`] if untracked files are in the way, or if the changes in the result
-    /// would be others than those of the plan and the former ones elsewhere.
+    /// Errors: [`ErrorKind::Stale`] if untracked files are in the way, or if the changes in the
+    /// result would be others than those of the plan and the former ones elsewhere.
     pub(super) async fn install_plan(
         &self,
         guard: &TreeGuard<'_>,
