@@ -273,7 +273,12 @@ impl Shared {
                 client.write_all(b"HTTP/1.1 200 OK\r\n")?;
                 self.flood(&mut client, b"x-more: x\r\n")
             }
-            Lie::Informational => self.flood(&mut client, b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"),
+            // Each is parsed by itself: many small ones would measure how fast a parser without
+            // optimization is.
+            Lie::Informational => {
+                let hint = format!("HTTP/1.1 103 Early Hints\r\nlink: {}\r\n\r\n", "x".repeat(2000));
+                self.flood(&mut client, hint.as_bytes())
+            }
             Lie::GarbledChunks => {
                 client.write_all(&with("transfer-encoding", "chunked").head())?;
                 client.write_all(b"ffffffffffffffff1\r\nabc\r\nzz\r\n")
