@@ -13,7 +13,7 @@ A mount ends with its ``with`` block, and with the process that made it, however
 exceptions, see :class:`Error`.
 """
 
-from ._commands import clone, commit, diff, discard, log, merge, pull, push, refresh, refs, restore, status
+from ._commands import clone, commit, diff, discard, log, merge, pull, push, refresh, refs, resolve, restore, status
 from ._errors import (
     AccessError,
     BusyError,
@@ -116,6 +116,7 @@ __all__ = [
     "push",
     "refresh",
     "refs",
+    "resolve",
     "restore",
     "status",
     "version",

@@ -50,8 +50,8 @@ def commit(
 ) -> Committed:
     """Commit the changes in the mount at ``path``; the result is false if there was nothing to commit.
 
-    ``on_conflict`` (``"ours"`` or ``"theirs"``) resolves conflicts between chunks; other conflicts raise
-    :class:`ConflictError`. ``strict`` commits nothing if there are warnings. ``keep_unchanged``
+    ``on_conflict`` (``"ours"`` or ``"theirs"``) settles chunks and members of ``zarr.json`` that both sides changed; other conflicts
+    raise :class:`ConflictError`, and :func:`resolve` settles them one by one. ``strict`` commits nothing if there are warnings. ``keep_unchanged``
     stores chunks again that were written with the bytes that they had. A progress bar is shown in notebooks and terminals if ``tqdm`` is installed; ``progress`` says
     whether.
     """
@@ -79,6 +79,17 @@ def discard(path: PathLike, inside: str = "") -> Discarded:
     """Discard uncommitted changes in the mount at ``path``: all of them, or those at and below the path ``inside``."""
     places = [os.fspath(path), *filter(None, [inside])]
     return from_json(Discarded, _program.run_json(["discard", "--", *places]))
+
+
+def resolve(path: PathLike, *inside: str, side: str) -> int:
+    """Settle the conflicts at and below the paths ``inside`` of the mount at ``path``; the next commit takes ``side``, ``"ours"`` or ``"theirs"``.
+
+    Returns the number of conflicts. They are those that the last commit or refresh raised in a :class:`ConflictError`.
+    """
+    if side not in ("ours", "theirs"):
+        raise ValueError(f"side: {side!r} is neither 'ours' nor 'theirs'")
+    settled: int = _program.run_json(["resolve", f"--{side}", "--", os.fspath(path), *inside])["settled"]
+    return settled
 
 
 def refresh(path: PathLike) -> Refreshed:
@@ -143,8 +154,8 @@ def merge(
 
     The result is false if there was nothing to merge.
 
-    Conflicts raise :class:`ConflictError`, and nothing is merged. ``on_conflict`` resolves those between chunks: ``"ours"`` keeps
-    the chunks of ``into``, ``"theirs"`` takes those of ``source``. ``ancestor`` (a branch, tag or id) is what both are compared with where their
+    Conflicts raise :class:`ConflictError`, and nothing is merged. ``on_conflict`` settles chunks and members of ``zarr.json``: ``"ours"`` keeps
+    those of ``into``, ``"theirs"`` takes those of ``source``. ``ancestor`` (a branch, tag or id) is what both are compared with where their
     newest common ancestor is lost.
     """
     words = ["merge", f"--into={into}", *_metadata(metadata)]

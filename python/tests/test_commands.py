@@ -106,8 +106,11 @@ def test_conflicts_are_exceptions_with_the_conflicts(repo, scratch):
         assert (again.errno, again.conflicts, str(again)) == (refused.value.errno, (conflict,), str(refused.value))
         with pytest.raises(icechunkfs.ConflictError):
             icechunkfs.refresh(mine)
-        icechunkfs.discard(mine)
+        with pytest.raises(ValueError):
+            icechunkfs.resolve(mine, "/", side="both")
+        assert icechunkfs.resolve(mine, "/", side="theirs") == 1
         assert icechunkfs.refresh(mine).base == theirs.snapshot
+        assert "theirs" in (mine / "zarr.json").read_text()
         # Concurrent commits that change other things are rebased over.
         write_group(mine, "a")
         write_group(other, "b")

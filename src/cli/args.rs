@@ -8,7 +8,7 @@ use super::branch::BranchArgs;
 use super::cat::CatArgs;
 use super::clone::CloneArgs;
 use super::config::ConfigArgs;
-use super::control_client::{CommitArgs, DiscardArgs, MountpointArgs};
+use super::control_client::{CommitArgs, DiscardArgs, MountpointArgs, ResolveArgs};
 use super::diff::DiffArgs;
 use super::doctor::DoctorArgs;
 use super::examples;
@@ -189,6 +189,17 @@ pub(crate) enum Command {
     /// Discard the uncommitted changes in a mount. Untracked files stay.
     #[command(after_help = examples::DISCARD)]
     Discard(DiscardArgs),
+    /// Settle conflicts of a mount one by one: say whose chunks and members of zarr.json are
+    /// taken.
+    ///
+    /// A commit that conflicts with concurrent commits changes nothing, and lists the conflicts in
+    /// .icechunk/conflicts. What is settled is taken by the next commit; if other commits change
+    /// the same things once more, they are a conflict again. Where one side deleted or moved what
+    /// the other changed, no side can be taken: `discard` gives up the change of the mount.
+    ///
+    /// Exit status: 1 if there is no such conflict, or no side can be taken.
+    #[command(after_help = examples::RESOLVE)]
+    Resolve(ResolveArgs),
     /// Move a mount to its branch's newest commit. Uncommitted changes stay; a conflict refuses the
     /// move.
     Refresh(MountpointArgs),

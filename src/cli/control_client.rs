@@ -1,5 +1,5 @@
-//! `icechunkfs commit`, `status`, `diff`, `discard`, `refresh`: commands to the daemon of a mount,
-//! through its control files.
+//! `icechunkfs commit`, `status`, `diff`, `discard`, `resolve`, `refresh`: commands to the daemon
+//! of a mount, through its control files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,8 +35,8 @@ pub(crate) struct CommitSettings {
     /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Resolve conflicts between chunks: ours keeps the chunks of this mount, theirs those of
-    /// concurrent commits [default: refuse].
+    /// Resolve conflicts of chunks and of members of zarr.json: ours keeps those of this mount,
+    /// theirs those of concurrent commits [default: refuse; `resolve` settles them one by one].
     #[arg(long, value_name = "WHOSE", value_parser = choice::<OnConflict>())]
     on_conflict: Option<OnConflict>,
     /// Commit nothing if there are warnings: about arrays that the Icechunk library cannot read,
@@ -99,6 +99,26 @@ pub(crate) struct DiscardArgs {
     path: Option<String>,
 }
 
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("side").required(true).args(["ours", "theirs"])))]
+pub(crate) struct ResolveArgs {
+    /// The mountpoint of the branch.
+    mountpoint: PathBuf,
+    /// Settle the conflicts at and below these paths, as `.icechunk/conflicts` names them or as the
+    /// shell does in the mount: groups, arrays, chunks or zarr.json files.
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<String>,
+    /// Take what this mount has changed.
+    #[arg(long)]
+    ours: bool,
+    /// Take what the concurrent commits have.
+    #[arg(long)]
+    theirs: bool,
+    /// Print {"settled": the number of conflicts}.
+    #[arg(long)]
+    json: bool,
+}
+
 /// Commits the changes in a mount.
 pub(crate) fn commit(arguments: &CommitArgs) -> Result<()> {
     let command = Command::Commit(CommitOptions { amend: arguments.amend, ..arguments.settings.options()? });
@@ -155,6 +175,13 @@ pub(crate) fn discard(DiscardArgs { mount, path }: &DiscardArgs) -> Result<()> {
     require_writable(&open)?;
     let path = repository_path(&open, path.as_deref().unwrap_or_default())?;
     print_answer(&execute(&open, &Command::Discard { path })?, mount.json)
+}
+
+/// Settles conflicts.
+pub(crate) fn resolve(arguments: &ResolveArgs) -> Result<()> {
+    let open = open_writable(&arguments.mountpoint)?;
+    let paths = arguments.paths.iter().map(|path| repository_path(&open, path)).collect::<Result<_>>()?;
+    print_answer(&execute(&open, &Command::Resolve { paths, ours: arguments.ours })?, arguments.json)
 }
 
 /// Runs `command` in the daemon of a mount, and prints the answer.

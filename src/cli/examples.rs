@@ -91,6 +91,13 @@ Examples:
   icechunkfs discard mnt salinity   # what is at and below one path
   icechunkfs discard mnt            # everything";
 
+pub(super) const RESOLVE: &str = "\
+Examples:
+  cat mnt/.icechunk/conflicts
+  icechunkfs resolve mnt salinity --ours
+  icechunkfs resolve mnt temperature/c/0/0 temperature/zarr.json --theirs
+  icechunkfs commit mnt -m 'Salinity of May'";
+
 pub(super) const PREFETCH: &str = "\
 Example:
   icechunkfs prefetch mnt/2026";
@@ -161,7 +168,10 @@ Example:
 const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Mount and write",
-        &["mount", "unmount", "commit", "status", "diff", "discard", "restore", "revert", "refresh", "prefetch", "run"],
+        &[
+            "mount", "unmount", "commit", "status", "diff", "discard", "restore", "revert", "resolve", "refresh",
+            "prefetch", "run",
+        ],
     ),
     ("See what happens", &["list", "top", "doctor"]),
     ("Look at a repository", &["refs", "log", "ls", "cat", "ops", "stats", "verify"]),

@@ -40,8 +40,8 @@ pub(crate) struct ImportArgs {
     /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Resolve conflicts between chunks: ours keeps the chunks of SRC, theirs those of concurrent
-    /// commits [default: refuse].
+    /// Resolve conflicts of chunks and of members of zarr.json: ours keeps those of SRC, theirs
+    /// those of concurrent commits [default: refuse].
     #[arg(long, value_name = "WHOSE", value_parser = choice::<OnConflict>())]
     on_conflict: Option<OnConflict>,
     /// Make the branch (below --path) a mirror: delete everything that SRC does not have. Earlier

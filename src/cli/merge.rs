@@ -36,8 +36,8 @@ pub(crate) struct MergeArgs {
     /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Resolve conflicts between chunks: ours keeps those of BRANCH, theirs takes those of SOURCE,
-    /// as in git [default: refuse].
+    /// Resolve conflicts of chunks and of members of zarr.json: ours keeps those of BRANCH, theirs
+    /// takes those of SOURCE, as in git [default: refuse].
     #[arg(long, value_name = "WHOSE")]
     on_conflict: Option<Whose>,
     /// Compare both with this snapshot, which both were made from, instead of the newest common
@@ -206,8 +206,8 @@ fn refusal(merged: &Merged, source: &str, into: &str) -> String {
     let conflicts = &merged.plan.conflicts;
     let of_commit = merged.refused.map(|commit| format!("commit {commit} of ")).unwrap_or_default();
     let text = format!(
-        "{of_commit}{} and branch `{}` changed the same things ({} conflicts): nothing was merged. --on-conflict resolves conflicts \
-         between chunks; others are resolved by a commit on one of them\n",
+        "{of_commit}{} and branch `{}` changed the same things ({} conflicts): nothing was merged. --on-conflict takes one side's \
+         chunks and members of zarr.json; other conflicts are resolved by a commit on one of them\n",
         printable::line(source),
         printable::line(into),
         conflicts.len()

@@ -116,6 +116,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::RewriteManifests(rewrite) => rewrite_manifests::run(&rewrite),
         Command::Squash(squash) => squash::run(&squash),
         Command::Discard(discard) => control_client::discard(&discard),
+        Command::Resolve(resolve) => control_client::resolve(&resolve),
         Command::Refresh(mount) => control_client::run(&mount, &request::Command::Refresh),
         Command::List(list) => list::run(&list),
         Command::Doctor(doctor) => {

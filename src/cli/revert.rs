@@ -25,8 +25,9 @@ pub(crate) struct RevertArgs {
     /// The commit message [default: Revert "MESSAGE OF THE COMMIT"].
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
-    /// Resolve conflicts between chunks that were changed again since: ours keeps those of the
-    /// branch, theirs takes those from before the commits, as in git [default: refuse].
+    /// Resolve conflicts of chunks and of members of zarr.json that were changed again since: ours
+    /// keeps those of the branch, theirs takes those from before the commits, as in git [default:
+    /// refuse].
     #[arg(long, value_name = "WHOSE")]
     on_conflict: Option<Whose>,
     /// Only show what would change, and conflicts.
@@ -93,8 +94,8 @@ fn on_branch(arguments: &RevertArgs) -> Result<()> {
 
 fn refusal(conflicts: &[Conflict]) -> String {
     let text = format!(
-        "later commits changed the same things ({} conflicts): nothing was taken back. --on-conflict resolves conflicts between \
-         chunks; otherwise take the later commits back, too\n",
+        "later commits changed the same things ({} conflicts): nothing was taken back. --on-conflict takes one side's \
+         chunks and members of zarr.json; otherwise take the later commits back, too\n",
         conflicts.len()
     );
     text + &listed_conflicts(conflicts)

@@ -65,7 +65,7 @@ Passthrough = "passthrough" "The kernel reads chunk files" }
 names! { UploadMode: Eager = "eager" "On close, if storage is reached over a network", Commit = "commit" "At the commit" }
 names! { Flag: Exec = "exec" "Programs may be run", NoExec = "noexec" "Programs may not be run",
 Dev = "dev" "Device files work", Suid = "suid" "Set-user-id bits work" }
-names! { OnConflict: Ours = "ours" "Keep the chunks of the change set",
-Theirs = "theirs" "Keep the chunks of the concurrent commits" }
+names! { OnConflict: Ours = "ours" "Keep those of the change set",
+Theirs = "theirs" "Keep those of the concurrent commits" }
 names! { ViewKind: Zarr = "zarr" "Version 3, as stored", Zarr2 = "zarr2" "Zarr version 2",
 Netcdf = "netcdf" "A NetCDF-4 file for each group with arrays" }

@@ -27,6 +27,7 @@ mod properties;
 mod ref_faults;
 mod reference_pages;
 mod refs;
+mod resolve;
 mod restore;
 mod revert;
 mod rewritten;

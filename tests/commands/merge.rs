@@ -514,12 +514,15 @@ fn conflicts_are_named_and_change_nothing() {
     repo.commit("dev", &[("a/c/0", b"dev again")]);
     repo.merge(&["dev", "--on-conflict", "theirs"]).success();
     assert_eq!(chunk(&repo.keys("main"), "a/c/0"), Some(&b"dev again"[..]));
-    // Only chunks can be resolved.
+    // So are members of documents.
     let document = |n: u64| array(&[8], &[1]).replace("\"attributes\":{}", &format!("\"attributes\":{{\"n\":{n}}}"));
     repo.commit("dev", &[("a/zarr.json", document(1).as_bytes())]);
     repo.commit("main", &[("a/zarr.json", document(2).as_bytes())]);
-    let said = repo.merge(&["dev", "--on-conflict", "theirs"]).failure();
-    assert!(said.contains("/a: ZarrMetadataDoubleUpdate: both changed zarr.json"), "{said}");
+    let said = repo.merge(&["dev"]).failure();
+    assert!(said.contains("/a: ZarrMetadataDoubleUpdate: both changed zarr.json; members attributes/n"), "{said}");
+    repo.merge(&["dev", "--on-conflict", "theirs"]).success();
+    assert_eq!(repo.keys("main")["a/zarr.json"], document(1).into_bytes());
+    repo.commit("main", &[("a/zarr.json", document(2).as_bytes())]);
     // The same change on both sides is none.
     repo.commit("dev", &[("a/zarr.json", document(2).as_bytes()), ("a/c/6", b"6")]);
     repo.merge(&["dev"]).success();

@@ -17,6 +17,7 @@ use icechunkfs::commit::changes::ChangeSet;
 use icechunkfs::commit::conflicts::{Conflict, ConflictKind};
 use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, OnConflict, Request};
 use icechunkfs::commit::rebase;
+use icechunkfs::commit::settlements::Settlements;
 use icechunkfs::error::ErrorKind;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::snapshot::Snapshot;
@@ -82,9 +83,10 @@ async fn after(
     ours(&mut our_model);
     let lab = Lab::open(table.place.path());
     let changes = our_model.changes_since(&table.model, &lab.scratch);
-    let compared = lab.engine.check(&table.base, "main", &changes).await.unwrap().unwrap();
+    let settlements = Settlements::from(on_conflict);
+    let compared = lab.engine.check(&table.base, "main", &changes, &settlements).await.unwrap().unwrap();
     assert_eq!(compared.commits.len(), theirs.len());
-    let request = Request { on_conflict, ..request("ours") };
+    let request = Request { settlements, ..request("ours") };
     let outcome = lab.commit_as(&table.base, &changes, request).await.unwrap();
     match &outcome {
         CommitOutcome::Conflicts(conflicts) => {
@@ -525,7 +527,8 @@ async fn commits_to_a_deleted_or_reset_branch_are_refused() {
     repository.reset_branch("side", &first, None).await.unwrap();
     let reset = table.lab.commit_as(&table.base, &changes, on_side).await.unwrap_err();
     assert!(reset.kind() == ErrorKind::Stale && reset.to_string().contains("has been reset"), "{reset}");
-    assert_eq!(table.lab.engine.check(&table.base, "side", &changes).await.unwrap_err().kind(), ErrorKind::Stale);
+    let compared = table.lab.engine.check(&table.base, "side", &changes, &Settlements::default()).await;
+    assert_eq!(compared.unwrap_err().kind(), ErrorKind::Stale);
     let reset = table.lab.commit_as(&table.base, &changes, amend).await.unwrap_err();
     assert_eq!(reset.kind(), ErrorKind::Stale);
     // Amending anything but the newest commit, or the first, is refused.

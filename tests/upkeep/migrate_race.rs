@@ -67,7 +67,7 @@ async fn commit_repeatedly(storage: &Arc<dyn Storage>, branch: &str, ended: &Ato
         let request = Request {
             branch: branch.to_owned(),
             message: format!("{number}"),
-            on_conflict: OnConflict::Ours,
+            settlements: OnConflict::Ours.into(),
             ..Request::default()
         };
         if let Ok(CommitOutcome::Committed { snapshot, .. }) = lab.commit_as(&Arc::new(base), &changes, request).await {

@@ -130,7 +130,7 @@ async fn commit_repeatedly(place: &std::path::Path, n: usize) -> BTreeMap<u32, V
         let request = Request {
             branch: "main".into(),
             message: format!("{n}/{number}"),
-            on_conflict: OnConflict::Ours,
+            settlements: OnConflict::Ours.into(),
             ..Request::default()
         };
         match lab.commit_as(&base, &changes, request).await {

@@ -66,6 +66,29 @@ pub struct Merge {
     pub theirs_win: Keys,
     /// Keys that both sides changed in different ways.
     pub conflicts: BTreeSet<String>,
+    /// Those of them for which no side can be taken: documents that one side lacks.
+    pub unsettled: BTreeSet<String>,
+}
+
+impl Merge {
+    /// Returns all keys, with ours where both sides changed something and `is_ours` returns true
+    /// for the key, and with theirs otherwise.
+    pub fn mixed(&self, is_ours: impl Fn(&str) -> bool) -> Keys {
+        let all: BTreeSet<&String> = self.ours_win.keys().chain(self.theirs_win.keys()).collect();
+        let one = |key: &String| {
+            let side = if is_ours(key) { &self.ours_win } else { &self.theirs_win };
+            Some((key.clone(), side.get(key)?.clone()))
+        };
+        all.into_iter().filter_map(one).collect()
+    }
+}
+
+/// Side that is taken where both changed the same.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Taken {
+    Neither,
+    Ours,
+    Theirs,
 }
 
 /// Returns the nodes of `keys`, by path; the root is the empty one.
@@ -127,12 +150,19 @@ pub fn merge(base: &Keys, ours: &Keys, theirs: &Keys, sides: &Sides<'_>) -> Merg
             (t, t)
         } else if t == b || o == t {
             (o, o)
-        } else if let (true, Some(document)) = (key.ends_with("zarr.json"), merge_documents(b, o, t)) {
-            merge.ours_win.insert(key.clone(), document.clone());
-            merge.theirs_win.insert(key.clone(), document);
+        } else if key.ends_with("zarr.json")
+            && let Some(ours_win) = merge_documents([b, o, t], Taken::Ours)
+            && let Some(theirs_win) = merge_documents([b, o, t], Taken::Theirs)
+        {
+            if merge_documents([b, o, t], Taken::Neither).is_none() {
+                merge.conflicts.insert(key.clone());
+            }
+            merge.ours_win.insert(key.clone(), ours_win);
+            merge.theirs_win.insert(key.clone(), theirs_win);
             continue;
         } else {
             merge.conflicts.insert(key.clone());
+            merge.unsettled.extend(key.ends_with("zarr.json").then(|| key.clone()));
             (o, t)
         };
         for (side, value) in [(&mut merge.ours_win, for_us), (&mut merge.theirs_win, for_them)] {
@@ -142,11 +172,19 @@ pub fn merge(base: &Keys, ours: &Keys, theirs: &Keys, sides: &Sides<'_>) -> Merg
     merge
 }
 
-/// Merges documents by member, attributes by attribute and shapes by dimension; none if both sides
-/// changed the same. Members are in the order that theirs have, ours follow.
-fn merge_documents(base: Option<&Vec<u8>>, ours: Option<&Vec<u8>>, theirs: Option<&Vec<u8>>) -> Option<Vec<u8>> {
+/// Merges documents by member, attributes by attribute and shapes by dimension; of what both sides
+/// changed, the side that is `taken`, or none if that is neither. Members are in the order that
+/// theirs have, ours follow.
+fn merge_documents([base, ours, theirs]: [Option<&Vec<u8>>; 3], taken: Taken) -> Option<Vec<u8>> {
     let parse = |document: Option<&Vec<u8>>| serde_json::from_slice::<Value>(document?).ok();
     let [base, ours, theirs] = [parse(base)?, parse(ours)?, parse(theirs)?];
+    let one_of = |b, o, t| {
+        changed(b, o, t).or(match taken {
+            Taken::Neither => None,
+            Taken::Ours => Some(o),
+            Taken::Theirs => Some(t),
+        })
+    };
     let [Value::Object(base), Value::Object(ours), Value::Object(theirs)] = [base, ours, theirs] else { return None };
     let added = |one: &serde_json::Map<String, Value>, other: &serde_json::Map<String, Value>| -> Vec<String> {
         one.keys().chain(other.keys().filter(|name| !one.contains_key(*name))).cloned().collect()
@@ -167,8 +205,14 @@ fn merge_documents(base: Option<&Vec<u8>>, ours: Option<&Vec<u8>>, theirs: Optio
             ("shape", Some(Value::Array(b)), Some(Value::Array(o)), Some(Value::Array(t)))
                 if b.len() == o.len() && b.len() == t.len() =>
             {
-                let lengths = (0..b.len()).map(|n| one_of(Some(&b[n]), Some(&o[n]), Some(&t[n])).flatten().cloned());
-                Some(lengths.collect::<Option<Vec<Value>>>()?.into())
+                // A shape is taken as a whole.
+                let lengths = (0..b.len()).map(|n| changed(Some(&b[n]), Some(&o[n]), Some(&t[n])).flatten().cloned());
+                match (lengths.collect::<Option<Vec<Value>>>(), taken) {
+                    (Some(lengths), _) => Some(lengths.into()),
+                    (None, Taken::Neither) => return None,
+                    (None, Taken::Ours) => Some(o.clone().into()),
+                    (None, Taken::Theirs) => Some(t.clone().into()),
+                }
             }
             _ => one_of(b, o, t)?.cloned(),
         };
@@ -178,7 +222,7 @@ fn merge_documents(base: Option<&Vec<u8>>, ours: Option<&Vec<u8>>, theirs: Optio
 }
 
 /// Returns the value that one side, or both, changed it to; none if both did in different ways.
-fn one_of<'a>(
+fn changed<'a>(
     base: Option<&'a Value>,
     ours: Option<&'a Value>,
     theirs: Option<&'a Value>,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use icechunk::format::format_constants::SpecVersionBin;
 
-use super::world::{Statistics, Step, World, Writing, arrays};
+use super::world::{EACH, Statistics, Step, World, Writing, arrays};
 use crate::common::lengths::{length, number};
 use crate::common::random::Random;
 
@@ -39,7 +39,9 @@ fn chunk(random: &mut Random, grid: &[u64]) -> Vec<u64> {
     grid.iter().map(|n| random.below(*n as usize) as u64).collect()
 }
 
-fn draw(random: &mut Random, world: &World) -> (usize, Step) {
+/// Draws a step; with `is_narrow` mostly one that changes what others change, too, once there are
+/// arrays.
+fn draw(random: &mut Random, world: &World, is_narrow: bool) -> (usize, Step) {
     let who = random.below(world.sides.len() * 4 + 1) / 4;
     let known = match world.sides.get(who) {
         Some(side) => arrays(side.view()),
@@ -51,6 +53,9 @@ fn draw(random: &mut Random, world: &World) -> (usize, Step) {
     // to the mount and none to the oracle.
     let seed = random.next() % 1_000_000_000;
     let coords = chunk(random, &grid);
+    if is_narrow && known.len() > 1 {
+        return (who, draw_narrow(random, &known[0]));
+    }
     let step = match random.below(100) {
         0..6 => Step::Array { path: path(random), grid: grid_of_array(random) },
         6..9 => Step::Group { path: ["g", "h", "g/i", "latest", "a"][random.below(5)].to_owned() },
@@ -70,13 +75,34 @@ fn draw(random: &mut Random, world: &World) -> (usize, Step) {
         67..70 => Step::Untracked { path: path(random), is_link: random.below(2) == 0, seed },
         70..71 => Step::Untracked { path: format!("{array}/note"), is_link: false, seed },
         71..73 => Step::MakeDirectory { path: path(random) },
-        73..83 => Step::Commit { on_conflict: [None, None, None, Some("ours"), Some("theirs")][random.below(5)] },
+        73..83 => Step::Commit {
+            on_conflict: [None, None, None, Some("ours"), Some("theirs"), Some(EACH), Some(EACH)][random.below(7)],
+        },
         83..92 => Step::Refresh,
         92..95 => Step::Discard,
         95..98 => Step::Remount,
         _ => Step::Kill,
     };
     (who, step)
+}
+
+/// Draws a step that changes the contents of one array, or settles the conflicts that come of it.
+fn draw_narrow(random: &mut Random, (array, grid): &(String, Vec<u64>)) -> Step {
+    let array = array.clone();
+    let seed = random.next() % 1_000_000_000;
+    match random.below(100) {
+        0..55 => Step::Chunk { coords: chunk(random, grid), array, seed, how: Writing::Over },
+        55..60 => Step::RemoveChunk { coords: chunk(random, grid), array },
+        60..72 => Step::Attributes { path: array, seed },
+        72..75 => Step::Resize { grid: grid.iter().map(|_| 2 + random.below(7) as u64).collect(), array },
+        75..92 => {
+            Step::Commit { on_conflict: [None, Some("ours"), Some("theirs"), Some(EACH)][random.below(7).min(3)] }
+        }
+        92..97 => Step::Refresh,
+        97..98 => Step::Discard,
+        98..99 => Step::Remount,
+        _ => Step::Kill,
+    }
 }
 
 fn version(seed: u64) -> SpecVersionBin {
@@ -100,7 +126,7 @@ fn run(seed: u64, steps: usize) -> Result<Statistics, (Listing, String)> {
     let outcome = guarded(|| {
         let mut world = world(seed);
         for n in 0..steps {
-            done.push(draw(&mut random, &world));
+            done.push(draw(&mut random, &world, seed.is_multiple_of(5)));
             let (who, step) = done.last().unwrap();
             world.step(*who, step)?;
             if n % LOOK_EVERY == LOOK_EVERY - 1 {
@@ -186,4 +212,5 @@ fn mounts_and_the_reference_merge_as_the_oracle_does() {
     let enough = |found: usize, one_in: usize| found * one_in >= totals.steps;
     assert!(enough(totals.done, 2) && enough(totals.commits, 25), "{totals:?}");
     assert!(enough(totals.merged, 200) && enough(totals.refused, 200) && enough(totals.refreshes, 50), "{totals:?}");
+    assert!(enough(totals.settled, 1000), "{totals:?}");
 }

@@ -18,26 +18,83 @@ use crate::common::{self, block_on, icechunkfs, lab, run_on, signal};
 /// its steps: a step without a target does nothing.
 #[derive(Clone, Debug)]
 pub enum Step {
-    Group { path: String },
-    Array { path: String, grid: Vec<u64> },
-    Chunk { array: String, coords: Vec<u64>, seed: u64, how: Writing },
-    RemoveChunk { array: String, coords: Vec<u64> },
-    RemoveChunks { array: String },
-    RenameChunk { array: String, from: Vec<u64>, to: Vec<u64> },
-    Attributes { path: String, seed: u64 },
-    Resize { array: String, grid: Vec<u64> },
-    Remove { path: String },
-    Rename { from: String, to: String },
-    Exchange { one: String, other: String },
-    Copy { from: String, to: String, links: bool },
-    Link { array: String, coords: Vec<u64>, to: String },
-    Untracked { path: String, is_link: bool, seed: u64 },
-    MakeDirectory { path: String },
-    Commit { on_conflict: Option<&'static str> },
+    Group {
+        path: String,
+    },
+    Array {
+        path: String,
+        grid: Vec<u64>,
+    },
+    Chunk {
+        array: String,
+        coords: Vec<u64>,
+        seed: u64,
+        how: Writing,
+    },
+    RemoveChunk {
+        array: String,
+        coords: Vec<u64>,
+    },
+    RemoveChunks {
+        array: String,
+    },
+    RenameChunk {
+        array: String,
+        from: Vec<u64>,
+        to: Vec<u64>,
+    },
+    Attributes {
+        path: String,
+        seed: u64,
+    },
+    Resize {
+        array: String,
+        grid: Vec<u64>,
+    },
+    Remove {
+        path: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
+    Exchange {
+        one: String,
+        other: String,
+    },
+    Copy {
+        from: String,
+        to: String,
+        links: bool,
+    },
+    Link {
+        array: String,
+        coords: Vec<u64>,
+        to: String,
+    },
+    Untracked {
+        path: String,
+        is_link: bool,
+        seed: u64,
+    },
+    MakeDirectory {
+        path: String,
+    },
+    /// With [`EACH`] each conflict is settled by itself.
+    Commit {
+        on_conflict: Option<&'static str>,
+    },
     Refresh,
     Discard,
     Remount,
     Kill,
+}
+
+/// The conflicts of each node are settled by its number.
+pub const EACH: &str = "each";
+
+fn is_ours(number: u64) -> bool {
+    number.is_multiple_of(2)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,6 +152,7 @@ pub struct Statistics {
     pub merged: usize,
     pub refused: usize,
     pub refreshes: usize,
+    pub settled: usize,
 }
 
 /// Nodes that a commit changed.
@@ -112,6 +170,7 @@ impl Statistics {
         self.merged += other.merged;
         self.refused += other.refused;
         self.refreshes += other.refreshes;
+        self.settled += other.settled;
     }
 }
 
@@ -290,20 +349,37 @@ impl World {
         let merged = oracle::merge(&side.base, &ours, &self.tip, &sides);
         let mut words =
             vec!["commit".to_owned(), side.mount.root().display().to_string(), "-m".into(), "by a mount".into()];
-        words.extend(on_conflict.map(|how| format!("--on-conflict={how}")));
-        let output = icechunkfs(&words);
+        words.push("--json".to_owned());
+        words.extend(on_conflict.filter(|how| *how != EACH).map(|how| format!("--on-conflict={how}")));
+        let mut output = icechunkfs(&words);
+        if on_conflict == Some(EACH) && !output.status.success() && side.settle(&output.stdout)? {
+            self.statistics.settled += 1;
+            output = icechunkfs(&words);
+            if !output.status.success() && output.stdout.contains(&b'{') {
+                let of_both = ["ChunkDoubleUpdate", "ZarrMetadataDoubleUpdate"];
+                let said = String::from_utf8_lossy(&output.stdout);
+                if of_both.iter().any(|kind| said.contains(kind)) {
+                    return Err(format!("mount {who} settled all, and is asked again: {said}"));
+                }
+            }
+        }
         if output.status.success() {
             let expected = match on_conflict {
+                Some(EACH) => merged.mixed(|key| {
+                    let nodes = oracle::nodes(&ours);
+                    let number = oracle::node_of(&nodes, key).and_then(|node| side.numbers.get(node));
+                    number.is_none_or(|number| is_ours(*number))
+                }),
                 Some("theirs") => merged.theirs_win,
                 Some(_) => merged.ours_win,
                 None if merged.conflicts.is_empty() => merged.ours_win,
                 None => return Err(format!("mount {who} committed over {:?}, which others changed", merged.conflicts)),
             };
-            let is_chunk = |key: &String| !key.ends_with("zarr.json");
-            if !merged.conflicts.iter().all(is_chunk) {
-                return Err(format!("mount {who} settled {:?}", merged.conflicts));
+            if !merged.unsettled.is_empty() {
+                return Err(format!("mount {who} settled {:?}", merged.unsettled));
             }
-            let has_committed = !String::from_utf8_lossy(&output.stdout).contains("nothing to commit");
+            let said: Value = serde_json::from_slice(&output.stdout).map_err(|e| e.to_string())?;
+            let has_committed = !said["snapshot"].is_null();
             let has_work = !side.has_nothing_new();
             self.statistics.merged += usize::from(side.base != self.tip && has_work);
             if !has_committed && expected != self.tip && !has_work {
@@ -576,6 +652,28 @@ impl Side {
 
     pub fn view(&self) -> &View {
         &self.view
+    }
+
+    /// Settles the conflicts in the answer of a commit. Returns false if none were settled.
+    fn settle(&self, answer: &[u8]) -> Result<bool, String> {
+        let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return Ok(false) };
+        let conflicts = answer["conflicts"].as_array().cloned().unwrap_or_default();
+        let kinds: BTreeSet<&str> = conflicts.iter().map(|conflict| conflict["kind"].as_str().unwrap()).collect();
+        if !kinds.iter().all(|kind| ["ChunkDoubleUpdate", "ZarrMetadataDoubleUpdate"].contains(kind)) {
+            return Ok(false);
+        }
+        let paths: BTreeSet<&str> = conflicts.iter().map(|conflict| conflict["path"].as_str().unwrap()).collect();
+        for path in &paths {
+            // A document and chunks of an array that this mount moved have its old path.
+            let number = self.base_numbers.get(path.trim_start_matches('/'));
+            let number = number.or(self.numbers.get(path.trim_start_matches('/'))).ok_or(format!("no node {path}"))?;
+            let side = if is_ours(*number) { "--ours" } else { "--theirs" };
+            let settled = icechunkfs(["resolve", self.mount.root().to_str().unwrap(), path, side]);
+            if !settled.status.success() {
+                return Err(format!("{path} cannot be settled: {}", settled.stderr));
+            }
+        }
+        Ok(!paths.is_empty())
     }
 
     fn status(&self) -> Value {

@@ -489,7 +489,7 @@ impl World {
                 let found = self.read(at, tip).await?;
                 let values = state.content();
                 let is_resolved = |key: &(NodeId, Part)| {
-                    wanted.resolution.is_some() && matches!(key.1, Part::Chunk(_)) && found.get(key) == values.get(key)
+                    wanted.resolution.is_some() && key.1 != Part::Path && found.get(key) == values.get(key)
                 };
                 for key in &merge.conflicts {
                     if is_resolved(key) {

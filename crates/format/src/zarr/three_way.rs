@@ -24,29 +24,35 @@ pub enum MergedDocument {
     Conflict(Vec<String>),
 }
 
+/// Side of a merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The changes that are merged.
+    Ours,
+    /// State that they are merged into.
+    Theirs,
+}
+
 /// Merges the changes that `ours` and `theirs` made to the document `base`. The members are in the
-/// order that `theirs` has, ours follow.
+/// order that `theirs` has, ours follow. Of a member that both changed in different ways, `side_of`
+/// says by its path which side's is taken, if it is known; the path of the whole document is empty.
 ///
 /// Documents that are no JSON objects, or that have a member twice, conflict unless one of the
 /// sides is unchanged.
-pub fn merge(base: &[u8], ours: &[u8], theirs: &[u8]) -> MergedDocument {
+pub fn merge(base: &[u8], ours: &[u8], theirs: &[u8], side_of: &dyn Fn(&str) -> Option<Side>) -> MergedDocument {
     let text = |bytes| std::str::from_utf8(bytes).ok();
-    let mut conflicts = Vec::new();
+    let mut merge = Merge { side_of, conflicts: Vec::new() };
     let merged = match (text(base), text(ours), text(theirs)) {
         (Some(base), Some(ours), Some(theirs)) => {
             let values = Values { base: Some(base), ours: Some(ours), theirs: Some(theirs) };
-            merge_value(Part::Document, values, "", &mut conflicts)
+            merge.value(Part::Document, values, "")
         }
         _ => None,
     };
     match merged {
-        Some(text) if conflicts.is_empty() => MergedDocument::Whole(text),
-        _ => {
-            if conflicts.is_empty() {
-                conflicts.push(String::new());
-            }
-            MergedDocument::Conflict(conflicts)
-        }
+        Some(text) if merge.conflicts.is_empty() => MergedDocument::Whole(text),
+        None if merge.conflicts.is_empty() => MergedDocument::Conflict(vec![String::new()]),
+        _ => MergedDocument::Conflict(merge.conflicts),
     }
 }
 
@@ -54,6 +60,8 @@ pub fn merge(base: &[u8], ours: &[u8], theirs: &[u8]) -> MergedDocument {
 #[derive(Clone, Copy)]
 enum Part {
     Document,
+    /// All attributes of a document. Without the member it has none.
+    AllAttributes,
     Attributes,
     Shape,
     Consolidated,
@@ -65,7 +73,8 @@ enum Part {
 impl Part {
     fn of_member(self, name: &str) -> Part {
         match (self, name) {
-            (Part::Document, "attributes") | (Part::Attributes, _) => Part::Attributes,
+            (Part::Document, "attributes") => Part::AllAttributes,
+            (Part::AllAttributes | Part::Attributes, _) => Part::Attributes,
             (Part::Document, "shape") => Part::Shape,
             (Part::Document, "consolidated_metadata") => Part::Consolidated,
             (Part::Consolidated, "metadata") => Part::Nodes,
@@ -95,55 +104,65 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Returns the members of all three, if all are objects.
-    fn members(self) -> Option<[Members<'a>; 3]> {
-        let members = |text: Option<&'a str>| Members::parse(text?).ok();
+    /// Returns the members of all three, if all are objects; a missing one is `absent`.
+    fn members(self, absent: Option<&'a str>) -> Option<[Members<'a>; 3]> {
+        let members = |text: Option<&'a str>| Members::parse(text.or(absent)?).ok();
         Some([members(self.base)?, members(self.ours)?, members(self.theirs)?])
     }
 }
 
-/// Merges a value. Returns none if it is removed, and adds the paths of the conflicts if both sides
-/// changed it in different ways.
-fn merge_value(part: Part, values: Values<'_>, path: &str, conflicts: &mut Vec<String>) -> Option<String> {
-    if let Some(value) = values.unless_both_changed() {
-        return value.map(str::to_owned);
-    }
-    let merged = match part {
-        Part::Whole => None,
-        Part::Shape => merge_list(values),
-        Part::Document | Part::Attributes | Part::Consolidated | Part::Nodes => {
-            let is_deep = path.bytes().filter(|byte| *byte == b'/').count() > MAX_LEVELS;
-            let members = values.members().filter(|_| !is_deep);
-            members.and_then(|members| merge_members(part, &members, path, conflicts))
-        }
-    };
-    if merged.is_none() {
-        conflicts.push(path.to_owned());
-    }
-    merged
+/// A merge on its way.
+struct Merge<'s> {
+    side_of: &'s dyn Fn(&str) -> Option<Side>,
+    /// Paths of the members that both sides changed in different ways.
+    conflicts: Vec<String>,
 }
 
-/// Merges objects, member by member. Returns none if one of them has a name twice.
-fn merge_members(
-    part: Part,
-    [base, ours, theirs]: &[Members<'_>; 3],
-    path: &str,
-    conflicts: &mut Vec<String>,
-) -> Option<String> {
-    // An object may have very many members.
-    let [in_base, in_ours, in_theirs] = [by_name(base)?, by_name(ours)?, by_name(theirs)?];
-    let added = ours.iter().map(|(name, _)| name).filter(|name| !in_theirs.contains_key(name));
-    let mut merged = String::from("{");
-    for name in theirs.iter().map(|(name, _)| name).chain(added) {
-        let [base, ours, theirs] = [&in_base, &in_ours, &in_theirs].map(|members| members.get(name).copied());
-        let below = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
-        let value = merge_value(part.of_member(name), Values { base, ours, theirs }, &below, conflicts);
-        if let Some(value) = value {
-            let comma = if merged.len() > 1 { "," } else { "" };
-            merged += &format!("{comma}{}:{value}", quoted(name));
+impl Merge<'_> {
+    /// Merges a value. Returns none if it is removed, or if there is a conflict.
+    fn value(&mut self, part: Part, values: Values<'_>, path: &str) -> Option<String> {
+        if let Some(value) = values.unless_both_changed() {
+            return value.map(str::to_owned);
+        }
+        let merged = match part {
+            Part::Whole => None,
+            Part::Shape => merge_list(values),
+            Part::Document | Part::AllAttributes | Part::Attributes | Part::Consolidated | Part::Nodes => {
+                let is_deep = path.bytes().filter(|byte| *byte == b'/').count() > MAX_LEVELS;
+                let absent = matches!(part, Part::AllAttributes).then_some("{}");
+                let members = values.members(absent).filter(|_| !is_deep);
+                members.and_then(|members| self.members(part, &members, path))
+            }
+        };
+        if merged.is_some() {
+            return merged;
+        }
+        match (self.side_of)(path) {
+            Some(Side::Ours) => values.ours.map(str::to_owned),
+            Some(Side::Theirs) => values.theirs.map(str::to_owned),
+            None => {
+                self.conflicts.push(path.to_owned());
+                None
+            }
         }
     }
-    Some(merged + "}")
+
+    /// Merges objects, member by member. Returns none if one of them has a name twice.
+    fn members(&mut self, part: Part, [base, ours, theirs]: &[Members<'_>; 3], path: &str) -> Option<String> {
+        // An object may have very many members.
+        let [in_base, in_ours, in_theirs] = [by_name(base)?, by_name(ours)?, by_name(theirs)?];
+        let added = ours.iter().map(|(name, _)| name).filter(|name| !in_theirs.contains_key(name));
+        let mut merged = String::from("{");
+        for name in theirs.iter().map(|(name, _)| name).chain(added) {
+            let [base, ours, theirs] = [&in_base, &in_ours, &in_theirs].map(|members| members.get(name).copied());
+            let below = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
+            if let Some(value) = self.value(part.of_member(name), Values { base, ours, theirs }, &below) {
+                let comma = if merged.len() > 1 { "," } else { "" };
+                merged += &format!("{comma}{}:{value}", quoted(name));
+            }
+        }
+        Some(merged + "}")
+    }
 }
 
 /// Merges lists of one length, element by element.
@@ -204,7 +223,7 @@ mod tests {
     /// Merges documents that are written with single quotes.
     fn merged(base: &str, ours: &str, theirs: &str) -> MergedDocument {
         let [base, ours, theirs] = [base, ours, theirs].map(|text| text.replace('\'', "\""));
-        merge(base.as_bytes(), ours.as_bytes(), theirs.as_bytes())
+        merge(base.as_bytes(), ours.as_bytes(), theirs.as_bytes(), &|_| None)
     }
 
     fn whole(text: &str) -> MergedDocument {
@@ -230,6 +249,14 @@ mod tests {
                 "{'attributes':{'u':{'x':1,'y':3},'w':1}}",
                 "{'attributes':{'u':{'x':2,'y':3},'w':1}}",
             ),
+            // Without the member there are no attributes.
+            (
+                "{'a':1}",
+                "{'a':1,'attributes':{'u':1}}",
+                "{'attributes':{'v':1},'a':1}",
+                "{'attributes':{'v':1,'u':1},'a':1}",
+            ),
+            ("{'attributes':{'u':1}}", "{}", "{'attributes':{'u':1,'v':1}}", "{'attributes':{'v':1}}"),
             // A shape by dimension.
             ("{'shape':[4,4]}", "{'shape':[5,4]}", "{'shape':[4,9]}", "{'shape':[5,9]}"),
             (
@@ -259,6 +286,8 @@ mod tests {
             ("{'attributes':{'u':1}}", "{'attributes':{'u':2}}", "{'attributes':{'u':3}}", &["attributes/u"]),
             ("{'attributes':{'u':1}}", "{'attributes':{}}", "{'attributes':{'u':3}}", &["attributes/u"]),
             ("{'attributes':{}}", "{'attributes':{'u':1}}", "{'attributes':{'u':2}}", &["attributes/u"]),
+            ("{}", "{'attributes':{'u':1}}", "{'attributes':{'u':2}}", &["attributes/u"]),
+            ("{}", "{'b':{'u':1}}", "{'b':{'v':2}}", &["b"]),
             ("{'shape':[4,4]}", "{'shape':[5,4]}", "{'shape':[6,4]}", &["shape"]),
             ("{'shape':[4]}", "{'shape':[4,1]}", "{'shape':[5]}", &["shape"]),
             ("{'a':1,'shape':[4]}", "{'a':2,'shape':[5]}", "{'a':3,'shape':[6]}", &["a", "shape"]),
@@ -319,10 +348,36 @@ mod tests {
         assert_eq!(merged(&document(1, 1), &document(2, 1), &document(1, 3)), whole(&document(2, 3)));
     }
 
+    #[test]
+    fn a_settled_member_is_one_sides_and_the_rest_is_merged() {
+        let sides = |path: &str| match path {
+            "attributes/u" => Some(Side::Ours),
+            "shape" | "attributes/v" => Some(Side::Theirs),
+            _ => None,
+        };
+        let base = r#"{"shape":[4],"attributes":{"u":1,"v":1,"w":1}}"#;
+        let ours = r#"{"shape":[5],"attributes":{"u":2,"v":2,"w":2}}"#;
+        let theirs = r#"{"shape":[6],"attributes":{"u":3,"w":1,"x":1}}"#;
+        let result = merge(base.as_bytes(), ours.as_bytes(), theirs.as_bytes(), &sides);
+        assert_eq!(result, whole("{'shape':[6],'attributes':{'u':2,'w':2,'x':1}}"));
+        let other = theirs.replace(r#""w":1"#, r#""w":9"#);
+        let result = merge(base.as_bytes(), ours.as_bytes(), other.as_bytes(), &sides);
+        assert_eq!(result, conflict(&["attributes/w"]));
+        // A document that cannot be merged by member is one side's as a whole.
+        let whole_document = |path: &str| path.is_empty().then_some(Side::Ours);
+        let result = merge(b"[1]", b"[2]", b"[3]", &whole_document);
+        assert_eq!(result, whole("[2]"));
+    }
+
     /// Against a merge of parsed values, by its definition.
     #[test]
     fn random_documents_merge_as_their_values_do() {
-        fn expected(base: Option<&Value>, ours: Option<&Value>, theirs: Option<&Value>) -> Result<Option<Value>, ()> {
+        fn expected(
+            base: Option<&Value>,
+            ours: Option<&Value>,
+            theirs: Option<&Value>,
+            side: Option<Side>,
+        ) -> Result<Option<Value>, ()> {
             if ours == theirs || ours == base {
                 return Ok(theirs.cloned());
             }
@@ -330,10 +385,12 @@ mod tests {
                 return Ok(ours.cloned());
             }
             let objects = [base, ours, theirs].map(|value| value.and_then(Value::as_object));
-            let [Some(base), Some(ours), Some(theirs)] = objects else { return Err(()) };
+            let [Some(base), Some(ours), Some(theirs)] = objects else {
+                return side.map(|side| if side == Side::Ours { ours.cloned() } else { theirs.cloned() }).ok_or(());
+            };
             let mut merged = serde_json::Map::new();
             for name in base.keys().chain(ours.keys()).chain(theirs.keys()) {
-                let value = expected(base.get(name), ours.get(name), theirs.get(name))?;
+                let value = expected(base.get(name), ours.get(name), theirs.get(name), side)?;
                 merged.extend(value.map(|value| (name.clone(), value)));
             }
             Ok(Some(Value::Object(merged)))
@@ -344,7 +401,7 @@ mod tests {
             (state >> 33) % below
         };
         let mut outcomes = [0, 0];
-        for _ in 0..20_000 {
+        for round in 0..20_000 {
             let mut draw = || {
                 let mut attributes = serde_json::Map::new();
                 for name in ["a", "b", "c"] {
@@ -357,8 +414,14 @@ mod tests {
                 serde_json::json!({ "attributes": attributes })
             };
             let [base, ours, theirs] = [draw(), draw(), draw()];
-            let result = merge(base.to_string().as_bytes(), ours.to_string().as_bytes(), theirs.to_string().as_bytes());
-            match (expected(Some(&base), Some(&ours), Some(&theirs)), result) {
+            let side = match round % 4 {
+                0 => Some(Side::Ours),
+                1 => Some(Side::Theirs),
+                _ => None,
+            };
+            let [one, two, three] = [&base, &ours, &theirs].map(Value::to_string);
+            let result = merge(one.as_bytes(), two.as_bytes(), three.as_bytes(), &|_| side);
+            match (expected(Some(&base), Some(&ours), Some(&theirs), side), result) {
                 (Ok(Some(value)), MergedDocument::Whole(text)) => {
                     assert_eq!(serde_json::from_str::<Value>(&text).ok(), Some(value), "{base} {ours} {theirs}");
                     outcomes[0] += 1;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tracing::info;
 
 use super::changes::ChangeSet;
-use super::conflicts::{self, ChunkSet, Conflict};
+use super::conflicts::{ChunkSet, Conflict};
 use super::documents::take_merged;
 use super::engine::{Engine, RESERVED, WrittenCommit};
 use super::gc_guard;
@@ -29,7 +29,7 @@ use super::queue::{self, PlaceInLine};
 use super::rebase::{self, ReadAhead};
 use super::replace_moves::without_moves;
 use super::replace_record::{Records, records_of_replacement};
-use super::request::{CommitOutcome, OnConflict, Request, Sizes};
+use super::request::{CommitOutcome, Request, Sizes};
 use super::times::RenewedTimes;
 use super::upload::{self, StoredChunks};
 use crate::repo::clock::ChangeTime;
@@ -132,7 +132,7 @@ impl Engine {
                     (snapshot, Published::Done(_)) => {
                         let rebased_over = std::mem::take(&mut work.rebased_over);
                         let mut kept = ChunkSet::new();
-                        if work.request.on_conflict == OnConflict::Theirs && !rebased_over.is_empty() {
+                        if work.request.settlements.may_give_way() && !rebased_over.is_empty() {
                             let chunks = std::mem::take(&mut work.changes.chunks).into_iter();
                             kept.extend(chunks.map(|(id, chunks)| (id, chunks.into_keys().collect())));
                         }
@@ -274,21 +274,20 @@ impl Engine {
         commits: &[SnapshotInfo],
         ahead: &mut ReadAhead,
     ) -> Result<Vec<Conflict>> {
-        let found = rebase::compare(repository, &self.reader, &work.base, commits, ahead, &work.changes).await?;
+        let settlements = &work.request.settlements;
+        let found =
+            rebase::compare(repository, &self.reader, &work.base, commits, ahead, &work.changes, settlements).await?;
         let Some(found) = found else { return Ok(Vec::new()) };
         rebase::drop_chunks(&mut work.changes, &mut work.chunks, &found.same_in_tip);
         take_merged(&mut work.changes, found.merged, &found.tip);
-        let are_solvable = conflicts::are_solvable(&found.conflicts);
-        match work.request.on_conflict {
-            _ if found.conflicts.is_empty() => {}
-            OnConflict::Ours if are_solvable && work.rewrite.is_none() => {}
+        if work.rewrite.is_some() {
             // A rewrite leaves arrays and chunks with concurrent changes alone: it would only have
             // moved their bytes.
-            on_conflict if work.rewrite.is_some() || (are_solvable && on_conflict == OnConflict::Theirs) => {
-                rebase::drop_conflicting(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts);
-            }
-            _ => return Ok(found.conflicts),
+            rebase::drop_conflicting(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts);
+        } else if !found.conflicts.is_empty() {
+            return Ok(found.conflicts);
         }
+        rebase::drop_chunks(&mut work.changes, &mut work.chunks, &found.giving_way);
         work.base = found.tip;
         work.rebased_over.extend(found.commits);
         // A node that a concurrent commit deleted too needs no deletion.

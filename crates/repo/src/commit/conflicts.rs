@@ -24,6 +24,7 @@ use super::changes::{ChangeSet, ChunkChange};
 use super::documents::{DocumentChange, KeptPlaces, MergedDocuments, merge_document};
 use super::moves::find_moved;
 use super::nodes::parent;
+use super::settlements::Settlements;
 use icechunkfs_base::error::Result;
 use icechunkfs_base::memory::{Meter, SharedReservation};
 use icechunkfs_base::printable;
@@ -31,7 +32,7 @@ use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot::{Node, Snapshot};
 use icechunkfs_format::format::transaction_log::{NODE_BYTES, NodeChange, TransactionLog};
 use icechunkfs_format::zarr::Coords;
-use icechunkfs_format::zarr::three_way::MergedDocument;
+use icechunkfs_format::zarr::three_way::{MergedDocument, Side};
 
 /// Reason why a change set conflicts with a concurrent commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -108,7 +109,8 @@ pub struct Conflict {
     pub path: String,
     /// Chunks in conflict, if the conflict is about chunks.
     pub coords: Vec<Vec<u32>>,
-    /// Members of `zarr.json` in conflict, with a slash between the levels.
+    /// Members of `zarr.json` in conflict, with a slash between the levels; an empty one stands for
+    /// the whole document.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<String>,
     /// Id of the concurrent commit.
@@ -117,9 +119,8 @@ pub struct Conflict {
     pub message: String,
 }
 
-/// Returns true if `--on-conflict` solves all conflicts: they are about chunks that both sides
-/// changed.
-pub(crate) fn are_solvable(conflicts: &[Conflict]) -> bool {
+/// Returns true if all conflicts are about chunks that both sides changed.
+pub(crate) fn are_about_chunks(conflicts: &[Conflict]) -> bool {
     conflicts.iter().all(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate)
 }
 
@@ -130,7 +131,8 @@ impl std::fmt::Display for Conflict {
         if !self.coords.is_empty() {
             write!(f, "; chunks {:?}", self.coords)?;
         }
-        let members: Vec<_> = self.members.iter().map(|member| printable::line(member)).collect();
+        let members = self.members.iter().filter(|member| !member.is_empty());
+        let members: Vec<_> = members.map(|member| printable::line(member)).collect();
         if !members.is_empty() {
             write!(f, "; members {}", members.join(", "))?;
         }
@@ -150,7 +152,8 @@ pub(super) struct ConcurrentCommit {
 /// Positions of the commits that changed something, in their order.
 type CommitPositions = SmallVec<[usize; 1]>;
 
-/// Concurrent changes by node, each with the position of the first commit that made it.
+/// Concurrent changes by node, each with the position of the first commit that made it; of
+/// documents the last one.
 #[derive(Default)]
 pub(super) struct ConcurrentChanges {
     created: HashMap<NodeId, usize>,
@@ -181,7 +184,11 @@ impl ConcurrentChanges {
                 let list = match change {
                     NodeChange::NewGroups | NodeChange::NewArrays => &mut theirs.created,
                     NodeChange::DeletedGroups | NodeChange::DeletedArrays => &mut theirs.deleted,
-                    NodeChange::UpdatedGroups | NodeChange::UpdatedArrays => &mut theirs.updated,
+                    NodeChange::UpdatedGroups | NodeChange::UpdatedArrays => {
+                        // The last one: what is settled is what the user saw of it.
+                        theirs.updated.insert(node, at);
+                        continue;
+                    }
                 };
                 list.entry(node).or_insert(at);
             }
@@ -282,6 +289,12 @@ impl<'a> Hierarchy<'a> {
 
 struct ConflictSet<'a> {
     commits: &'a [ConcurrentCommit],
+    settlements: &'a Settlements,
+    /// Nodes whose documents are in conflict. Which of their chunks have a place depends on how
+    /// that is settled.
+    undecided: HashSet<NodeId>,
+    /// Chunks of the change set that give way, as the user has settled.
+    giving_way: ChunkSet,
     /// Keyed by path, kind and position of the commit.
     conflicts: BTreeMap<(String, ConflictKind, usize), Conflict>,
 }
@@ -308,6 +321,19 @@ impl ConflictSet<'_> {
         }
     }
 
+    /// Returns the side that wins `member` of the document at `path`, which the commit at position
+    /// `at` changed.
+    fn side_of_member(&self, path: &str, member: &str, at: usize) -> Option<Side> {
+        self.settlements.member(path, member, self.commits.get(at)?.id)
+    }
+
+    /// Returns the side that wins the chunk at `coords`, which the commits at positions `by`
+    /// changed.
+    fn side_of_chunk(&self, path: &str, coords: &Coords, by: &CommitPositions) -> Option<Side> {
+        let commits: Option<Vec<ObjectId>> = by.iter().map(|at| Some(self.commits.get(*at)?.id)).collect();
+        self.settlements.chunk(path, coords, &commits?)
+    }
+
     /// Adds one conflict per commit that changed any of `chunks`, with the chunks that it changed.
     fn add_chunks<'c>(
         &mut self,
@@ -331,27 +357,45 @@ pub type ChunkSet = BTreeMap<NodeId, BTreeSet<Coords>>;
 /// Result of a search for conflicts.
 #[derive(Debug)]
 pub(super) struct FoundConflicts {
-    /// Conflicts.
+    /// Conflicts that are not settled.
     pub(super) conflicts: Vec<Conflict>,
-    /// Documents that both sides changed in different members, with the changes of both.
+    /// Documents that both sides changed, with the changes of both.
     pub(super) merged: MergedDocuments,
+    /// Chunks that are settled to give way to those of the commits.
+    pub(super) giving_way: ChunkSet,
 }
 
-/// Returns all conflicts of `changes`, made for `base`, with `commits`, oldest first, which led to
-/// `tip`. For `agreed` chunks both sides end up with the same bytes, or the commits with those of
-/// the base.
+/// Commits after a snapshot.
+pub(super) struct Concurrent<'a> {
+    /// The commits, oldest first.
+    pub(super) commits: &'a [ConcurrentCommit],
+    /// Changes that they made.
+    pub(super) changes: &'a ConcurrentChanges,
+    /// Chunks for which both sides end up with the same bytes, or the commits with those of the
+    /// snapshot before them.
+    pub(super) agreed: &'a ChunkSet,
+}
+
+/// Returns all conflicts of `changes`, made for `base`, with the commits of `concurrent`, which led
+/// to `tip`, but for those that are settled.
 pub(super) fn find(
     base: &Snapshot,
     tip: &Snapshot,
     changes: &ChangeSet,
-    commits: &[ConcurrentCommit],
-    theirs: &ConcurrentChanges,
-    agreed: &ChunkSet,
+    concurrent: &Concurrent<'_>,
+    settlements: &Settlements,
 ) -> Result<FoundConflicts> {
+    let Concurrent { commits, changes: theirs, agreed } = concurrent;
     let _room = (base.room_for_table()?, tip.room_for_table()?);
     let before = Hierarchy::new(base);
     let after = Hierarchy::new(tip);
-    let mut found = ConflictSet { commits, conflicts: BTreeMap::new() };
+    let mut found = ConflictSet {
+        commits,
+        settlements,
+        undecided: HashSet::new(),
+        giving_way: ChunkSet::new(),
+        conflicts: BTreeMap::new(),
+    };
     let path_of = |id: &NodeId| before.by_id.get(id).map_or("", |node| node.path);
     for id in touched(changes) {
         if let Some(&at) = theirs.moved.get(&id) {
@@ -377,7 +421,7 @@ pub(super) fn find(
         }
     }
     path_conflicts(changes, theirs, &before, &after, &mut found);
-    Ok(FoundConflicts { conflicts: found.conflicts.into_values().collect(), merged })
+    Ok(FoundConflicts { conflicts: found.conflicts.into_values().collect(), merged, giving_way: found.giving_way })
 }
 
 /// Returns the nodes of the base that a change set touches.
@@ -434,9 +478,15 @@ fn updates(
             found.add(kind, &node.path, Vec::new(), at);
         }
         if let Some(&at) = theirs.updated.get(&node.id) {
-            match merge_document(node, before.document(&node.id), after.document(&node.id))? {
+            let side_of = |member: &str| found.side_of_member(&node.path, member, at);
+            let merging = merge_document(node, before.document(&node.id), after.document(&node.id), &side_of)?;
+            match merging {
                 MergedDocument::Whole(document) => drop(merged.insert(node.id, document.into())),
-                MergedDocument::Conflict(members) => found.add_members(&node.path, members, at),
+                MergedDocument::Conflict(members) => {
+                    found.add_members(&node.path, members, at);
+                    found.undecided.insert(node.id);
+                    continue;
+                }
             }
         }
         let Some(written) = theirs.chunks.get(&node.id).filter(|_| node.is_array) else { continue };
@@ -457,7 +507,9 @@ fn chunks_without_place(
     merged: &MergedDocuments,
     found: &mut ConflictSet<'_>,
 ) -> Result<()> {
-    for (id, ours) in changes.chunks.iter().filter(|(_, ours)| !ours.is_empty()) {
+    let is_decided = |id: &NodeId| !found.undecided.contains(id);
+    let changed: Vec<_> = changes.chunks.iter().filter(|(id, ours)| !ours.is_empty() && is_decided(id)).collect();
+    for (id, ours) in changed {
         // Conflicts of an array that is deleted or moved are found elsewhere.
         let (Some(&at), Some(old), Some(new)) = (theirs.updated.get(id), before.by_id.get(id), after.document(id))
         else {
@@ -497,8 +549,15 @@ fn chunks<'a>(
             others.iter().filter(|(coords, _)| ours.contains_key(*coords)).collect()
         };
         let is_open = |coords: &Coords| !agreed.get(id).is_some_and(|agreed| agreed.contains(coords));
-        let both = both.into_iter().filter(|(coords, _)| is_open(coords));
-        found.add_chunks(ConflictKind::ChunkDoubleUpdate, path, both);
+        let mut open = Vec::new();
+        for (coords, by) in both.into_iter().filter(|(coords, _)| is_open(coords)) {
+            match found.side_of_chunk(path, coords, by) {
+                None => open.push((coords, by)),
+                Some(Side::Ours) => {}
+                Some(Side::Theirs) => drop(found.giving_way.entry(*id).or_default().insert(coords.clone())),
+            }
+        }
+        found.add_chunks(ConflictKind::ChunkDoubleUpdate, path, open.into_iter());
     }
 }
 

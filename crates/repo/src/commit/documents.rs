@@ -10,28 +10,39 @@ use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::zarr::array::ArrayMetadata;
 use icechunkfs_format::zarr::document;
-use icechunkfs_format::zarr::three_way::{self, MergedDocument};
+use icechunkfs_format::zarr::three_way::{self, MergedDocument, Side};
 use icechunkfs_format::zarr::{Coords, is_in_grid};
 
 /// Merged contents of `zarr.json` files, by node.
 pub type MergedDocuments = BTreeMap<NodeId, Bytes>;
 
-/// Merges the document of `node` with the one that commits made of `before`.
+/// Path that stands for the whole of a document.
+const WHOLE: &str = "";
+
+/// Merges the document of `node` with the one that commits made of `before`. Of members that both
+/// changed in different ways, `side_of` says whose are taken, if it is known.
 pub(super) fn merge_document(
     node: &WrittenNode,
     before: Option<&[u8]>,
     after: Option<&[u8]>,
+    side_of: &dyn Fn(&str) -> Option<Side>,
 ) -> Result<MergedDocument> {
-    let (Some(before), Some(after)) = (before, after) else { return Ok(MergedDocument::Conflict(Vec::new())) };
+    let conflict = || Ok(MergedDocument::Conflict(vec![WHOLE.to_owned()]));
+    let (Some(before), Some(after)) = (before, after) else { return conflict() };
     let room = document::reserve_merge([before, &node.zarr_json, after])?;
-    let merged = three_way::merge(before, &node.zarr_json, after);
+    let merged = three_way::merge(before, &node.zarr_json, after, side_of);
     drop(room);
     // Each member is one side's, but together they need not make an array.
     if let MergedDocument::Whole(document) = &merged
         && node.is_array
         && ArrayMetadata::parse(document.as_bytes()).is_err()
     {
-        return Ok(MergedDocument::Conflict(Vec::new()));
+        let side = match side_of(WHOLE) {
+            Some(Side::Ours) => &*node.zarr_json,
+            Some(Side::Theirs) => after,
+            None => return conflict(),
+        };
+        return Ok(MergedDocument::Whole(String::from_utf8_lossy(side).into_owned()));
     }
     Ok(merged)
 }

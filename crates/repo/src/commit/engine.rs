@@ -16,6 +16,7 @@ use super::progress::CommitProgress;
 use super::rebase::{self, Comparison};
 use super::replace_record::RESERVED_ITEMS;
 pub use super::request::{CommitHost, CommitOutcome, EngineOptions, OnConflict, Request, Rewrite, Sizes};
+use super::settlements::Settlements;
 use super::splitting::{self, Splitting};
 use super::times::RenewedTimes;
 use super::upload::{self, StoredChunks};
@@ -129,11 +130,17 @@ impl Engine {
 
     /// Compares `changes`, made for `base`, with the newer commits of `branch`. Returns `None` if
     /// there are none.
-    pub async fn check(&self, base: &Snapshot, branch: &str, changes: &ChangeSet) -> Result<Option<Comparison>> {
+    pub async fn check(
+        &self,
+        base: &Snapshot,
+        branch: &str,
+        changes: &ChangeSet,
+        settlements: &Settlements,
+    ) -> Result<Option<Comparison>> {
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
         let changes = effective(base, changes);
         let (commits, mut ahead) = rebase::commits_to_compare(&repository, branch, base.id()).await?;
-        rebase::compare(&repository, &self.reader, base, &commits, &mut ahead, &changes).await
+        rebase::compare(&repository, &self.reader, base, &commits, &mut ahead, &changes, settlements).await
     }
 
     /// Opens the repository for a commit to `branch`, in one round trip if its version is as it was

@@ -46,6 +46,7 @@ mod references;
 mod replace_moves;
 pub mod replace_record;
 pub mod request;
+pub mod settlements;
 mod splitting;
 pub mod squash;
 pub mod three_way;

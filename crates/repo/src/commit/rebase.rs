@@ -8,10 +8,13 @@ use futures_util::future::{BoxFuture, try_join_all};
 use futures_util::{StreamExt, TryStreamExt};
 
 use super::changes::{ChangeSet, ChunkChange};
-use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind, FoundConflicts};
+use super::conflicts::{
+    self, ChunkSet, Concurrent, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind, FoundConflicts,
+};
 use super::documents::MergedDocuments;
 use super::publish::branch_is_gone;
 use super::references::References;
+use super::settlements::Settlements;
 use super::unchanged::{CONCURRENT_CHUNKS, has_bytes_of};
 use super::upload::StoredChunks;
 use crate::reader::Reader;
@@ -45,10 +48,12 @@ pub struct Comparison {
     pub tip: Arc<Snapshot>,
     /// Commits after the base, oldest first; the last one is the tip.
     pub commits: Vec<ObjectId>,
-    /// Conflicts of the change set with them.
+    /// Conflicts of the change set with them that are not settled.
     pub conflicts: Vec<Conflict>,
-    /// Documents that both changed, in different members.
+    /// Documents that both changed, with the changes of both.
     pub merged: MergedDocuments,
+    /// Chunks that are settled to give way to those of the commits.
+    pub giving_way: ChunkSet,
     /// Chunks that the tip has as the changes would leave them: with the same bytes, or deleted.
     pub(super) same_in_tip: ChunkSet,
 }
@@ -111,6 +116,7 @@ pub(super) async fn compare(
     commits: &[SnapshotInfo],
     ahead: &mut ReadAhead,
     changes: &ChangeSet,
+    settlements: &Settlements,
 ) -> Result<Option<Comparison>> {
     let Some(tip) = commits.last() else { return Ok(None) };
     let storage = repository.storage();
@@ -158,9 +164,11 @@ pub(super) async fn compare(
             }
         }
     }
-    let FoundConflicts { conflicts, merged } = conflicts::find(base, &tip, changes, &others, &theirs, &agreed)?;
+    let concurrent = Concurrent { commits: &others, changes: &theirs, agreed: &agreed };
+    let FoundConflicts { conflicts, merged, giving_way } =
+        conflicts::find(base, &tip, changes, &concurrent, settlements)?;
     let commits = commits.iter().map(|commit| commit.id).collect();
-    Ok(Some(Comparison { tip, commits, conflicts, merged, same_in_tip }))
+    Ok(Some(Comparison { tip, commits, conflicts, merged, giving_way, same_in_tip }))
 }
 
 /// Result of comparing a chunk that both sides changed.

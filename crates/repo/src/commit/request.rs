@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::changes::{ChangeSet, ChunkChange};
 use super::conflicts::{ChunkSet, Conflict};
 use super::merge_record::MergeCommit;
+use super::settlements::Settlements;
 use crate::repo::Repository;
 use crate::repo::collect::mark::LogPosition;
 use crate::repo::history::is_kept;
@@ -100,8 +101,8 @@ pub struct Request {
     pub merge: Option<MergeCommit>,
     /// True to replace the branch's tip, which must be the base of the changes.
     pub amend: bool,
-    /// Treatment of chunks that concurrent commits have changed too.
-    pub on_conflict: OnConflict,
+    /// Sides that win conflicts.
+    pub settlements: Settlements,
     /// True to make a commit although there are no changes: its metadata records something.
     pub records: bool,
     /// Set to write all manifests again, as the reference implementation's `rewrite_manifests`
@@ -168,16 +169,16 @@ impl KnownObjects {
     }
 }
 
-/// Treatment of chunks that concurrent commits have changed too.
+/// Treatment of chunks and members of documents that concurrent commits have changed too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnConflict {
     /// Refuse the commit.
     #[default]
     Fail,
-    /// Keep the chunks of the change set.
+    /// Keep those of the change set.
     Ours,
-    /// Keep the chunks of the concurrent commits.
+    /// Keep those of the concurrent commits.
     Theirs,
 }
 
@@ -193,7 +194,7 @@ pub enum CommitOutcome {
         /// Concurrent commits that the changes were rebased over, oldest first.
         rebased_over: Vec<ObjectId>,
         /// Chunks of the change set that did not give way to the ones of these commits; collected
-        /// for [`OnConflict::Theirs`] only.
+        /// only if some may have given way.
         kept: ChunkSet,
     },
     /// Concurrent commits touched the same things. Nothing was committed.

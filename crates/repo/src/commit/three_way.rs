@@ -7,11 +7,11 @@
 use std::collections::{HashMap, HashSet};
 
 use super::changes::{ChangeSet, ChunkChange, DeletedNode, WrittenNode};
-use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind};
+use super::conflicts::{self, ChunkSet, Concurrent, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind};
 use super::documents::take_merged;
-use super::engine::OnConflict;
 use super::moves::find_moved;
 use super::rebase;
+use super::settlements::Settlements;
 use super::upload::StoredChunks;
 use icechunkfs_base::error::Result;
 use icechunkfs_base::memory::Metered;
@@ -31,22 +31,24 @@ pub struct Theirs<'a> {
 }
 
 /// Reduces `ours`, which was made for `base`, to what it changes in their snapshot. Returns the
-/// conflicts that `on_conflict` does not solve; `ours` can be committed on their snapshot if there
+/// conflicts that `settlements` leave open; `ours` can be committed on their snapshot if there
 /// are none.
 pub fn reduce(
     base: &Snapshot,
     ours: &mut ChangeSet,
     mut theirs: Theirs<'_>,
-    on_conflict: OnConflict,
+    settlements: &Settlements,
 ) -> Result<Vec<Conflict>> {
     let created_by_both = drop_same(ours, &mut theirs.changes);
     let commit = theirs.commit;
     let commits = [ConcurrentCommit { id: commit.id, message: commit.title(), logs: Vec::new() }];
     let concurrent = ConcurrentChanges::of(&theirs.changes);
-    let found = conflicts::find(base, theirs.snapshot, ours, &commits, &concurrent, &ChunkSet::new())?;
+    let concurrent = Concurrent { commits: &commits, changes: &concurrent, agreed: &ChunkSet::new() };
+    let found = conflicts::find(base, theirs.snapshot, ours, &concurrent, settlements)?;
     take_merged(ours, found.merged, theirs.snapshot);
-    let mut found = found.conflicts;
-    found.extend(created_by_both.into_iter().map(|path| Conflict {
+    rebase::drop_chunks(ours, &mut StoredChunks::new(), &found.giving_way);
+    let mut conflicts = found.conflicts;
+    conflicts.extend(created_by_both.into_iter().map(|path| Conflict {
         kind: ConflictKind::NewNodeConflictsWithExistingNode,
         path,
         coords: Vec::new(),
@@ -54,15 +56,7 @@ pub fn reduce(
         other: commit.id,
         message: commit.title(),
     }));
-    let are_solvable = conflicts::are_solvable(&found);
-    match on_conflict {
-        OnConflict::Ours if are_solvable => {}
-        OnConflict::Theirs if are_solvable => {
-            rebase::drop_conflicting(base, ours, &mut StoredChunks::new(), &found);
-        }
-        _ => return Ok(found),
-    }
-    Ok(Vec::new())
+    Ok(conflicts)
 }
 
 /// Drops from both sides what they did in the same way. Returns the paths of nodes that both

@@ -25,7 +25,7 @@ use super::repacked;
 use super::sameness::come_to_the_same;
 use super::sides::{self, Applied, ChunkSet, in_both};
 use crate::commit::changes::ChangeSet;
-use crate::commit::conflicts::are_solvable;
+use crate::commit::conflicts::are_about_chunks;
 use crate::commit::engine::{Engine, OnConflict, Request};
 use crate::commit::moves::find_moved;
 use crate::commit::request::KnownObjects;
@@ -359,7 +359,7 @@ pub(super) async fn merged(around: Surroundings<'_>, ancestors: &[ObjectId], dep
         let commit = history.get(*first).ok_or_else(|| Error::corrupt(format!("{first} is not in its own history")))?;
         let Applied { changes, conflicts, contested } =
             sides::apply(reader, &before.snapshot, &source, &base.snapshot, commit, OnConflict::Fail).await?;
-        if !are_solvable(&conflicts) {
+        if !are_about_chunks(&conflicts) {
             return Err(several(ancestors, "these have changed the same nodes"));
         }
         // Moved nodes get new ids in version 1, which are not those that the sides have.

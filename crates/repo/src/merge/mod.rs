@@ -62,7 +62,8 @@ pub struct MergeOptions {
     pub message: String,
     /// Further metadata of the commits.
     pub metadata: Map<String, Value>,
-    /// Treatment of chunks that both sides changed; [`OnConflict::Ours`] takes those of the source.
+    /// Treatment of chunks and members of documents that both sides changed; [`OnConflict::Ours`]
+    /// takes those of the source.
     pub on_conflict: OnConflict,
     /// Common ancestor to compare with, whatever is known of others.
     pub ancestor: Option<ObjectId>,
@@ -232,10 +233,9 @@ fn request(options: &MergeOptions, message: &str, mut metadata: Map<String, Valu
     metadata.extend(options.metadata.clone());
     let merge = Some(merge);
     // Conflicts were resolved by the plan.
-    let on_conflict = OnConflict::Fail;
     let branch = options.into.clone();
     let message = message.to_owned();
-    Request { branch, message, metadata, merge, on_conflict, records: true, ..Request::default() }
+    Request { branch, message, metadata, merge, records: true, ..Request::default() }
 }
 
 fn contended(into: &str) -> Error {

@@ -48,7 +48,7 @@ pub(super) async fn apply(
     repacked::unite(reader, &mut changes, &theirs).await?;
     let of_theirs = theirs.chunks.iter().map(|(node, chunks)| (*node, chunks.keys().cloned().collect())).collect();
     let theirs = Theirs { snapshot: other, commit, changes: theirs };
-    let conflicts = three_way::reduce(before, &mut changes, theirs, on_conflict)?;
+    let conflicts = three_way::reduce(before, &mut changes, theirs, &on_conflict.into())?;
     let contested = in_both(&changes, &of_theirs);
     Ok(Applied { changes, conflicts, contested })
 }

@@ -112,7 +112,7 @@ impl Session {
         self.working.upper().clear_publishing();
         self.working.uploads().forget_uploads();
         self.new_ids.lock().clear();
-        self.conflicts.lock().clear();
+        self.conflicts.clear();
     }
 
     /// Determines the outcome of a commit that failed while publishing, if it is still unknown.

@@ -18,6 +18,7 @@ mod rebase;
 mod recovery;
 mod refresh;
 pub mod request;
+mod resolve;
 mod restore;
 mod revert;
 pub mod status;
@@ -37,6 +38,7 @@ use self::eager_upload::Uploader;
 use self::hook::Hook;
 pub use self::invalidation::{Invalidator, announce_head, invalidate_all};
 pub use self::recovery::{RecoveryOptions, open};
+use self::resolve::OpenConflicts;
 use crate::overlay::frozen::Frozen;
 use crate::overlay::{Ino, WorkingTree};
 use icechunkfs_base::blocking::blocking;
@@ -44,7 +46,6 @@ use icechunkfs_base::error::Result;
 use icechunkfs_base::memory::Metered;
 use icechunkfs_base::metrics;
 use icechunkfs_format::format::ids::ObjectId;
-use icechunkfs_repo::commit::conflicts::Conflict;
 use icechunkfs_repo::commit::engine::Engine;
 use icechunkfs_repo::commit::progress::{CommitProgress, CommitState};
 use icechunkfs_repo::reader::Reader;
@@ -68,7 +69,7 @@ pub struct Session {
     /// Held by one commit, discard or refresh at a time.
     turn: tokio::sync::Mutex<()>,
     progress: Mutex<Arc<CommitProgress>>,
-    conflicts: Mutex<Vec<Conflict>>,
+    conflicts: OpenConflicts,
     new_ids: NewIds,
     /// Directory that the mount shows, once an operation has looked for it; none if there was none.
     shown_inode: OnceLock<Option<Ino>>,
@@ -116,7 +117,7 @@ impl Session {
             hook: OnceLock::new(),
             turn: tokio::sync::Mutex::new(()),
             progress: Mutex::default(),
-            conflicts: Mutex::default(),
+            conflicts: OpenConflicts::default(),
             new_ids: NewIds::default(),
             shown_inode: OnceLock::new(),
         }
@@ -188,14 +189,5 @@ impl Session {
     /// Returns the progress of a running commit.
     pub fn progress(&self) -> CommitState {
         self.progress.lock().now()
-    }
-
-    /// Returns the conflicts of the last commit or refresh as text.
-    pub fn conflicts_text(&self) -> String {
-        let conflicts = self.conflicts.lock();
-        if conflicts.is_empty() {
-            return "no conflicts\n".to_owned();
-        }
-        conflicts.iter().map(|conflict| format!("{conflict}\n")).collect()
     }
 }

@@ -8,6 +8,7 @@ use super::invalidation::base_invalidations;
 use super::paths::{is_known, lost_root_message};
 use super::rebase::{self, Rebased};
 use super::recovery::{find_landed, landed_message};
+use super::resolve::refusal;
 use crate::overlay::Base;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::printable;
@@ -49,6 +50,7 @@ impl Session {
             self.working.moves().preserve(&guard, &detected.untracked_entries(), &[]).await?;
             let invalidations = rebase::discard(&self.working, &guard, &path, &detected, &self.new_ids).await?;
             self.new_ids.lock().clear();
+            self.conflicts.clear();
             self.working.uploads().forget_uploads();
             invalidations
         };
@@ -75,19 +77,20 @@ impl Session {
             let branch = self.working.upper().origin().branch.clone();
             let repository = self.repository().await?;
             self.refuse_landed(&repository, &base).await?;
-            let compared = self.engine.check(base.tree.snapshot(), &branch, &detected.changes).await?;
+            let settlements = self.conflicts.settlements();
+            let compared = self.engine.check(base.tree.snapshot(), &branch, &detected.changes, &settlements).await?;
             let Some(compared) = compared else {
                 return Ok(format!("{branch} has no newer commit than {}", base.id()));
             };
             if !compared.conflicts.is_empty() {
-                let count = compared.conflicts.len();
-                *self.conflicts.lock() = compared.conflicts;
-                return Err(Error::new(
-                    ErrorKind::Stale,
-                    format!(
-                        "concurrent commits changed the same things ({count} conflicts, in .icechunk/conflicts); nothing was changed"
-                    ),
-                ));
+                let error = refusal(&compared.conflicts, "nothing was changed", &self.mountpoint());
+                self.conflicts.found(compared.conflicts);
+                return Err(error);
+            }
+            if !compared.giving_way.is_empty() {
+                let message = "some chunks are to give way to those of concurrent commits, which a commit does: commit, or discard them; \
+                               nothing was changed";
+                return Err(Error::new(ErrorKind::Stale, message));
             }
             let mut detected = if self
                 .working
@@ -116,11 +119,11 @@ impl Session {
                 Rebased::Collisions(collisions) => {
                     let conflicts = rebase::as_conflicts(collisions, tree.snapshot());
                     let message = untracked_in_the_way(&conflicts);
-                    *self.conflicts.lock() = conflicts;
+                    self.conflicts.found(conflicts);
                     return Err(Error::new(ErrorKind::Stale, message));
                 }
             }
-            self.conflicts.lock().clear();
+            self.conflicts.clear();
             let report = format!("moved over {} commits to {}", compared.commits.len(), tree.snapshot().id());
             (report, invalidations)
         };

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::{CommitOptions, Session};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_format::zarr::three_way::Side;
 use icechunkfs_repo::commit::engine::OnConflict;
 
 /// Command of a request.
@@ -38,6 +39,13 @@ pub enum Command {
         on_conflict: OnConflict,
         /// True to change nothing.
         dry_run: bool,
+    },
+    /// Settlement of conflicts that the last commit or refresh found.
+    Resolve {
+        /// Paths of the repository at and below which to settle, or absolute ones in the mount.
+        paths: Vec<String>,
+        /// True if the changes of the mount win, false if the concurrent commits do.
+        ours: bool,
     },
     /// Rebase onto the tip of the branch.
     Refresh,
@@ -85,7 +93,7 @@ impl Session {
 
     fn failure(&self, error: &Error) -> Answer {
         let conflicts = match error.kind() {
-            ErrorKind::Stale => serde_json::to_value(&*self.conflicts.lock()).unwrap_or_default(),
+            ErrorKind::Stale => self.conflicts.to_json(),
             _ => Value::Null,
         };
         Answer { ok: false, text: error.to_string(), result: None, errno: error.errno(), conflicts }
@@ -103,6 +111,9 @@ impl Session {
             }
             Command::Restore { path, from, dry_run } => self.restore(&path, &from, dry_run).await,
             Command::Revert { commits, on_conflict, dry_run } => self.revert(&commits, on_conflict, dry_run).await,
+            Command::Resolve { paths, ours } => {
+                self.resolve(&paths, if ours { Side::Ours } else { Side::Theirs }).await
+            }
             Command::Refresh => {
                 let text = self.refresh().await?;
                 Ok((text, serde_json::json!({ "base": self.working.upper().base().id() })))

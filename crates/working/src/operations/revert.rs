@@ -41,12 +41,12 @@ impl Session {
             let planned = revert::plan_on(&repository, &self.reader, base.tree.snapshot(), &ids, on_conflict).await?;
             if !planned.conflicts.is_empty() {
                 let count = planned.conflicts.len();
-                *self.conflicts.lock() = planned.conflicts;
+                self.conflicts.found_by_revert(planned.conflicts);
                 return Err(Error::new(
                     ErrorKind::Stale,
                     format!(
                         "later commits changed the same things ({count} conflicts, in .icechunk/conflicts): nothing was taken back. \
-                         --on-conflict resolves conflicts between chunks; otherwise take the later commits back, too"
+                         --on-conflict takes one side's chunks and members of zarr.json; otherwise take the later commits back, too"
                     ),
                 ));
             }

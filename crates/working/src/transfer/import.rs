@@ -198,8 +198,8 @@ pub async fn import(
     let message =
         if options.message.is_empty() { format!("Import of {}", source.display()) } else { options.message.clone() };
     let metadata = options.metadata.clone();
-    let on_conflict = options.on_conflict;
-    let request = Request { branch, message, metadata, on_conflict, ..Request::default() };
+    let settlements = options.on_conflict.into();
+    let request = Request { branch, message, metadata, settlements, ..Request::default() };
     match Box::pin(engine.commit(&base, &changes, &request, progress)).await? {
         CommitOutcome::Nothing => {}
         CommitOutcome::Conflicts(conflicts) => out.conflicts = conflicts,

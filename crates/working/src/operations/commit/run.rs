@@ -7,9 +7,10 @@ use futures_util::future::BoxFuture;
 
 use super::super::DetectedChanges;
 use super::super::committed::Committed;
+use super::super::resolve::refusal;
 use super::host::WorkingHost;
 use super::prepare::Prepared;
-use super::{Commit, CommitOptions, LISTED, listed};
+use super::{Commit, CommitOptions, listed};
 use crate::overlay::invalidation::Invalidation;
 use crate::scratch::data::FLUSH_FAILED;
 use crate::scratch::record::DataFileId;
@@ -19,7 +20,7 @@ use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_repo::commit::changes::ChunkChange;
 use icechunkfs_repo::commit::conflicts::{ChunkSet, Conflict};
-use icechunkfs_repo::commit::engine::{CommitOutcome, OnConflict, Request};
+use icechunkfs_repo::commit::engine::{CommitOutcome, Request};
 
 const DEFAULT_MESSAGE: &str = "Changes made through a mount";
 
@@ -52,7 +53,7 @@ impl Commit<'_> {
         self.spare_open_files(detected);
         let request = self.request(detected);
         let mut may_give_way: Vec<(DataFileId, NodeId, Coords)> = Vec::new();
-        if request.on_conflict == OnConflict::Theirs {
+        if request.settlements.may_give_way() {
             may_give_way.extend(detected.chunk_files().map(|(data, id, coords)| (data, id, coords.clone())));
         }
         let failed_before = working.upper().durable().flush_failures();
@@ -88,7 +89,7 @@ impl Commit<'_> {
             message: if message.is_empty() { DEFAULT_MESSAGE.to_owned() } else { message },
             metadata,
             amend,
-            on_conflict: on_conflict.unwrap_or_default(),
+            settlements: self.session.conflicts.settlements().with_others(on_conflict.unwrap_or_default()),
             unconfirmed: upper.unpublished(),
             host: Some(Arc::new(WorkingHost::new(self.session, detected))),
             ..Request::default()
@@ -122,16 +123,10 @@ impl Commit<'_> {
 
     /// Keeps the conflicts for those who ask for them, and returns the error.
     fn refused(&self, conflicts: Vec<Conflict>) -> Error {
-        let named: Vec<&str> = conflicts.iter().map(|conflict| conflict.path.as_str()).take(LISTED).collect();
-        let message = format!(
-            "concurrent commits changed the same things ({} conflicts: {}): .icechunk/conflicts lists all of them. \
-             Nothing was committed, and nothing is lost",
-            conflicts.len(),
-            named.join(", ")
-        );
-        *self.session.conflicts.lock() = conflicts;
+        let error = refusal(&conflicts, "nothing was committed", &self.session.mountpoint());
+        self.session.conflicts.found(conflicts);
         self.session.working.upper().clear_publishing();
-        Error::new(ErrorKind::Stale, message)
+        error
     }
 
     /// Prevents linking of data files with passthrough, which must stay the working tree's: they

@@ -29,7 +29,7 @@ impl Commit<'_> {
         if publication.new.is_some() {
             session.working.upper().set_undecided(&self.guard);
         }
-        session.conflicts.lock().clear();
+        session.conflicts.clear();
         let is_published = publication.new.is_some();
         let shown = async {
             failpoints::pass(failpoints::COMMITTED)?;

@@ -324,23 +324,3 @@ async fn conflicts_of_chunks_are_resolved_as_the_user_says() {
         assert!(programs.session.status().await.unwrap().clean, "{how:?}: nothing is left to commit");
     }
 }
-
-#[tokio::test]
-async fn a_conflict_of_documents_is_not_resolved() {
-    let lab = Lab::new().await;
-    let [programs, other] = two(&lab).await;
-    let [mine, theirs] = ["mine", "theirs"]
-        .map(|text| ARRAY.replace("\"shape\"", &format!("\"attributes\":{{\"of\":\"{text}\"}},\"shape\"")));
-    programs.put("a/zarr.json", &mine).await;
-    programs.put("a/c/0", "mine").await;
-    other.put("a/zarr.json", &theirs).await;
-    other.put("a/c/0", "theirs").await;
-    other.commit().await;
-    let before = programs.tree().await;
-    for how in [OnConflict::Ours, OnConflict::Theirs] {
-        assert_eq!(refused(programs.session.commit(resolving(how)).await), ErrorKind::Stale, "{how:?}");
-        assert_eq!(programs.tree().await, before, "{how:?}: nothing was changed");
-    }
-    let found = committed(&lab, "third").await;
-    assert_eq!((&found["a/zarr.json"], &*found["a/c/0"]), (&theirs, "theirs"));
-}

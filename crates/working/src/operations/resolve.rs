@@ -1,0 +1,240 @@
+//! Conflicts of a mount, and their settlement: `icechunkfs resolve`.
+//!
+//! A commit or refresh that finds conflicts changes nothing and lists them here. For a chunk or a
+//! member of `zarr.json` that both sides changed, the user says whose is taken; the next commit or
+//! refresh does it ([`icechunkfs_repo::commit::settlements`]). Settlements end with the changes
+//! that they are for: when these are committed, moved to another base, or discarded.
+
+use std::fmt::Write as _;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::Session;
+use crate::overlay::listing::join;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::{printable, shell};
+use icechunkfs_format::zarr::three_way::Side;
+use icechunkfs_repo::commit::conflicts::{Conflict, ConflictKind};
+use icechunkfs_repo::commit::settlements::Settlements;
+use icechunkfs_repo::compare::scope::is_below;
+use icechunkfs_tree::tree::Tree;
+use icechunkfs_tree::tree::nodes::{TreePlace, ZARR_JSON};
+
+/// Conflicts that an error names; `.icechunk/conflicts` has all.
+const NAMED: usize = 5;
+
+/// The conflicts that the last operation of a mount found, and those that are settled.
+#[derive(Debug, Default)]
+pub(super) struct OpenConflicts(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Those that the last operation found, without what was settled since.
+    conflicts: Vec<Conflict>,
+    /// Conflicts that were settled, for those who change their mind.
+    settled: Vec<Conflict>,
+    /// True if the changes conflict with concurrent commits; false if a revert conflicts with what
+    /// followed the commits that it was to take back.
+    is_of_changes: bool,
+    settlements: Settlements,
+}
+
+impl OpenConflicts {
+    /// Remembers the conflicts of the changes with concurrent commits.
+    pub(super) fn found(&self, conflicts: Vec<Conflict>) {
+        let mut found = self.0.lock();
+        found.conflicts = conflicts;
+        found.is_of_changes = true;
+    }
+
+    /// Remembers the conflicts of a revert. They are settled by an option of it.
+    pub(super) fn found_by_revert(&self, conflicts: Vec<Conflict>) {
+        let mut found = self.0.lock();
+        found.conflicts = conflicts;
+        found.is_of_changes = false;
+    }
+
+    /// Forgets everything: the changes, or what they are based on, are others now.
+    pub(super) fn clear(&self) {
+        *self.0.lock() = Known::default();
+    }
+
+    /// Returns what is settled.
+    pub(super) fn settlements(&self) -> Settlements {
+        self.0.lock().settlements.clone()
+    }
+
+    /// Returns the open conflicts as JSON.
+    pub(super) fn to_json(&self) -> Value {
+        serde_json::to_value(&self.0.lock().conflicts).unwrap_or_default()
+    }
+
+    /// Settles what `paths` name, in `tree`, of the open conflicts, or of the settled ones if none
+    /// of the open ones is named. Returns the number of settled ones.
+    ///
+    /// Errors: [`ErrorKind::NotFound`] if a path names none, [`ErrorKind::Stale`] if one is of a
+    /// kind that no side can win. Then nothing is settled.
+    fn settle(&self, paths: &[String], tree: &Tree, side: Side, mountpoint: &str) -> Result<usize> {
+        let mut found = self.0.lock();
+        if !found.is_of_changes {
+            let message = "there are no conflicts to settle: `icechunkfs commit` and `icechunkfs refresh` find them";
+            return Err(Error::new(ErrorKind::NotFound, message));
+        }
+        let mut settlements = found.settlements.clone();
+        let mut open = found.conflicts.clone();
+        let mut settled = found.settled.clone();
+        let mut count = 0;
+        for path in paths {
+            let before = count;
+            let mut left = Vec::new();
+            let mut now = Vec::new();
+            for conflict in open {
+                let Some(part) = part_at(&conflict, path, tree) else {
+                    left.push(conflict);
+                    continue;
+                };
+                if !settlements.settle(&part, side) {
+                    return Err(not_settled(&conflict, mountpoint));
+                }
+                count += 1;
+                let rest = conflict.coords.iter().filter(|coords| !part.coords.contains(coords));
+                let rest: Vec<Vec<u32>> = rest.cloned().collect();
+                if !rest.is_empty() {
+                    left.push(Conflict { coords: rest, ..conflict });
+                }
+                now.push(part);
+            }
+            if now.is_empty() {
+                for part in settled.iter().filter_map(|conflict| part_at(conflict, path, tree)) {
+                    count += usize::from(settlements.settle(&part, side));
+                }
+            }
+            settled.extend(now);
+            if count == before {
+                let path = printable::line(path);
+                let message =
+                    format!("no conflict is at or below {path}: .icechunk/conflicts lists them. Nothing was settled");
+                return Err(Error::new(ErrorKind::NotFound, message));
+            }
+            open = left;
+        }
+        *found = Known { conflicts: open, settled, settlements, is_of_changes: true };
+        Ok(count)
+    }
+
+    /// Returns the conflicts as text, each with the commands that settle it.
+    pub(super) fn to_text(&self, mountpoint: &str) -> String {
+        let found = self.0.lock();
+        if found.conflicts.is_empty() {
+            return "no conflicts\n".to_owned();
+        }
+        let mut text = String::new();
+        for conflict in &found.conflicts {
+            let _ = writeln!(text, "{conflict}");
+            if found.is_of_changes {
+                let _ = writeln!(text, "  {}", remedy(conflict, mountpoint));
+            }
+        }
+        text
+    }
+}
+
+/// Returns what settles a conflict, as a clause.
+fn remedy(conflict: &Conflict, mountpoint: &str) -> String {
+    let place = shell::quote(mountpoint);
+    let path = shell::quote(&conflict.path);
+    match conflict.kind {
+        ConflictKind::ChunkDoubleUpdate | ConflictKind::ZarrMetadataDoubleUpdate => {
+            format!("to settle it: icechunkfs resolve {place} {path} --ours (or --theirs), then commit")
+        }
+        ConflictKind::UntrackedNameExists => format!("to settle it: move {path} away, then commit"),
+        ConflictKind::MergedByBoth => "merge again".to_owned(),
+        _ => format!(
+            "to give up your change: icechunkfs discard {place} {path}, then commit; to keep it: copy it elsewhere, discard and \
+             refresh, then make it again"
+        ),
+    }
+}
+
+fn not_settled(conflict: &Conflict, mountpoint: &str) -> Error {
+    let path = printable::line(&conflict.path);
+    let remedy = remedy(conflict, mountpoint);
+    let what = conflict.kind.describe();
+    Error::new(ErrorKind::Stale, format!("{path}: {what}: neither side can be taken; {remedy}. Nothing was settled"))
+}
+
+/// Returns the error for `conflicts` with concurrent commits: what was not done, and the next
+/// command.
+pub(super) fn refusal(conflicts: &[Conflict], outcome: &str, mountpoint: &str) -> Error {
+    let mut paths: Vec<&str> = conflicts.iter().map(|conflict| conflict.path.as_str()).collect();
+    paths.dedup();
+    let more = if paths.len() > NAMED { ", ..." } else { "" };
+    let named: Vec<_> = paths.iter().take(NAMED).map(|path| printable::line(path)).collect();
+    let count = conflicts.len();
+    let plural = if count == 1 { "" } else { "s" };
+    let next = match conflicts {
+        [conflict] => remedy(conflict, mountpoint),
+        _ => ".icechunk/conflicts lists them, each with the commands that settle it".to_owned(),
+    };
+    Error::new(
+        ErrorKind::Stale,
+        format!(
+            "concurrent commits changed the same things ({count} conflict{plural}: {}{more}): {outcome}, and nothing is lost; {next}",
+            named.join(", ")
+        ),
+    )
+}
+
+/// Returns the part of `conflict` that `path` names: everything at and below it, or a chunk, or the
+/// document of a node.
+fn part_at(conflict: &Conflict, path: &str, tree: &Tree) -> Option<Conflict> {
+    if is_below(&conflict.path, path) {
+        return Some(conflict.clone());
+    }
+    if !is_below(path, &conflict.path) {
+        return None;
+    }
+    if conflict.kind == ConflictKind::ZarrMetadataDoubleUpdate {
+        return (join(&conflict.path, ZARR_JSON) == path).then(|| conflict.clone());
+    }
+    let Some(TreePlace::Directory(index)) = tree.place_of(&conflict.path) else { return None };
+    let encoding = &tree.table().array(index)?.encoding;
+    let is_named = |coords: &&Vec<u32>| join(&conflict.path, &encoding.key(coords)) == path;
+    let coords: Vec<Vec<u32>> = conflict.coords.iter().filter(is_named).cloned().collect();
+    (!coords.is_empty()).then(|| Conflict { coords, ..conflict.clone() })
+}
+
+impl Session {
+    /// Settles the conflicts at and below `paths` in favor of `side`. Returns the result as text
+    /// and as JSON. The next commit or refresh takes that side.
+    ///
+    /// Errors: [`ErrorKind::NotFound`] if one of the paths has no conflict, [`ErrorKind::Stale`] if
+    /// one is of a kind that no side can win. Then nothing is settled.
+    pub async fn resolve(&self, paths: &[String], side: Side) -> Result<(String, Value)> {
+        let _turn = self.take_turn().await;
+        let mut absolute = Vec::new();
+        for path in paths {
+            absolute.push(self.repository_path(path).await?);
+        }
+        let base = self.working.upper().base();
+        let count = self.conflicts.settle(&absolute, &base.tree, side, &self.mountpoint())?;
+        let whose = match side {
+            Side::Ours => "the changes of this mount",
+            Side::Theirs => "the concurrent commits",
+        };
+        let plural = if count == 1 { "" } else { "s" };
+        let text = format!("settled {count} conflict{plural}: the next commit takes what is of {whose}\n");
+        Ok((text, json!({ "settled": count })))
+    }
+
+    /// Returns the mountpoint as text.
+    pub(super) fn mountpoint(&self) -> String {
+        self.facts.mountpoint.to_string_lossy().into_owned()
+    }
+
+    /// Returns the conflicts of the last commit or refresh as text.
+    pub fn conflicts_text(&self) -> String {
+        self.conflicts.to_text(&self.mountpoint())
+    }
+}
