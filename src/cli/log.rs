@@ -1,6 +1,6 @@
 //! `icechunkfs log`: prints or draws the history of a snapshot.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,10 @@ use super::repo_args::{RefArgs, RepoArgs};
 use super::{graph, open};
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_base::memory::Metered;
-use icechunkfs_base::times::format_time;
+use icechunkfs_base::times::{format_local_time, format_time};
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
+use icechunkfs_repo::commit::engine::RESERVED;
 use icechunkfs_repo::compare::path_history::{self, Region};
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::history::walk_all;
@@ -40,6 +41,9 @@ pub(crate) struct LogArgs {
     /// follows the other.
     #[arg(long, conflicts_with_all = ["branch", "tag", "snapshot", "as_of"])]
     all: bool,
+    /// Print each commit as one line: its id, branches and tags, and the first line of its message.
+    #[arg(long, conflicts_with_all = ["graph", "svg", "json"])]
+    oneline: bool,
     /// Draw the commits and their parents, with branches and tags.
     #[arg(long)]
     graph: bool,
@@ -126,7 +130,8 @@ pub(crate) fn run(arguments: &LogArgs) -> Result<()> {
     open::run(async {
         let repository = arguments.repo.open().await?;
         let is_drawn = arguments.graph || arguments.svg;
-        let refs = if arguments.all || is_drawn { repository.refs().await? } else { Refs::default() };
+        let is_text = !arguments.json;
+        let refs = if arguments.all || is_text { repository.refs().await? } else { Refs::default() };
         let selection = Selection { repository: &repository, refs: &refs, spec: &spec, arguments };
         if is_drawn {
             return selection.draw().await;
@@ -135,7 +140,9 @@ pub(crate) fn run(arguments: &LogArgs) -> Result<()> {
             return print_json_list(async |print| selection.each(print).await).await;
         }
         let mut lines = Lines::new();
-        let done = selection.each(&mut |row| write_row(&mut lines, row)).await;
+        let names = Names::of(&refs);
+        let write = if arguments.oneline { write_line } else { write_row };
+        let done = selection.each(&mut |row| write(&mut lines, row, &names)).await;
         lines.end().and(done)
     })
 }
@@ -213,17 +220,37 @@ impl Selection<'_> {
     }
 }
 
-/// Writes a commit as text. Names, metadata and the message are untrusted text.
-fn write_row(lines: &mut Lines, Row { info, metadata, refs, path }: &Row) -> Result<()> {
-    lines.line(format_args!("snapshot {}", info.id))?;
-    lines.line(format_args!("    date  {}", format_time(info.flushed_at)))?;
-    if let Some(refs) = refs.as_ref().filter(|refs| !refs.is_empty()) {
-        lines.line(format_args!("    refs  {}", refs.join(", ")))?;
+/// Branches and tags by the commits that they point to, as text behind an id.
+struct Names(HashMap<ObjectId, String>);
+
+impl Names {
+    fn of(refs: &Refs) -> Self {
+        let mut names: HashMap<ObjectId, Vec<String>> = HashMap::new();
+        refs.branches.iter().for_each(|(name, id)| names.entry(*id).or_default().push(name.clone()));
+        refs.tags.iter().for_each(|(name, id)| names.entry(*id).or_default().push(format!("tag {name}")));
+        Names(names.into_iter().map(|(id, names)| (id, format!(" ({})", names.join(", ")))).collect())
     }
+
+    fn get(&self, id: ObjectId) -> &str {
+        self.0.get(&id).map_or("", String::as_str)
+    }
+}
+
+/// Writes a commit as one line.
+fn write_line(lines: &mut Lines, Row { info, .. }: &Row, names: &Names) -> Result<()> {
+    let title = info.message().lines().next().unwrap_or_default().to_owned();
+    lines.line(format_args!("{}{} {title}", info.id, names.get(info.id)))
+}
+
+/// Writes a commit as text. Names, metadata and the message are untrusted text.
+fn write_row(lines: &mut Lines, Row { info, metadata, path, .. }: &Row, names: &Names) -> Result<()> {
+    lines.line(format_args!("commit {}{}", info.id, names.get(info.id)))?;
+    lines.line(format_args!("    date  {}", format_local_time(info.flushed_at)))?;
     if let Some(path) = path {
         lines.line(format_args!("    path  {path}"))?;
     }
-    for (name, value) in metadata.iter() {
+    // Notes of implementations are for implementations; --json has them.
+    for (name, value) in metadata.iter().filter(|(name, _)| *name != RESERVED) {
         lines.line(format_args!("    {name}: {value}"))?;
     }
     lines.line(format_args!(""))?;

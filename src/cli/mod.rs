@@ -69,6 +69,7 @@ mod values;
 mod verify;
 mod view_args;
 mod virtual_args;
+mod word_order;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -89,6 +90,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         None => words,
     };
     memory::configure_allocator();
+    let words = word_order::as_expected(words);
     let arguments = mount_options::parse(&words).unwrap_or_else(|error| error.exit());
     if let Some(total) = arguments.memory {
         memory::set_bound(total);

@@ -5,7 +5,7 @@ use clap::Args;
 use super::open;
 use super::virtual_args::VirtualArgs;
 use icechunkfs_base::error::{Error, Result};
-use icechunkfs_base::times::parse_time;
+use icechunkfs_base::times::{parse_past, system_clock};
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use icechunkfs_store::storage::settings::Settings;
@@ -14,8 +14,8 @@ use icechunkfs_store::storage::settings::Settings;
 /// settings applies to all later options.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RepoArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://; https:// for reading
-    /// only).
+    /// The repository: a path, a URL (s3://, gs://, az://, abfs://, file://; https:// for reading
+    /// only), or a path in a mount of it.
     #[arg(index = 1, value_name = "REPO", help_heading = None)]
     pub(crate) location: String,
     #[command(flatten)]
@@ -47,8 +47,8 @@ pub(crate) struct RefArgs {
     /// Snapshot with this id.
     #[arg(long, value_name = "ID")]
     pub(crate) snapshot: Option<String>,
-    /// Newest commit of the branch that is not after this time: RFC 3339, or a date (the end of
-    /// that day, UTC).
+    /// Newest commit of the branch that is not after this time: as in 2026-08-20T14:30:00Z or
+    /// '2026-08-20 14:30' (UTC), a date (the end of that day, UTC), or an age such as 3d.
     #[arg(long, value_name = "TIME")]
     pub(crate) as_of: Option<String>,
 }
@@ -59,9 +59,10 @@ impl RefArgs {
         let branch = || self.branch.clone().unwrap_or_else(|| DEFAULT_BRANCH.to_owned());
         match (&self.tag, &self.snapshot, &self.as_of) {
             (None, None, None) => Ok(RefSpec::Branch(branch())),
-            (None, None, Some(time)) => {
-                Ok(RefSpec::AsOf { branch: branch(), time: parse_time(time).map_err(|e| e.context("--as-of"))? })
-            }
+            (None, None, Some(time)) => Ok(RefSpec::AsOf {
+                branch: branch(),
+                time: parse_past(time, system_clock()).map_err(|e| e.context("--as-of"))?,
+            }),
             (Some(tag), None, None) if self.branch.is_none() => Ok(RefSpec::Tag(tag.clone())),
             (None, Some(id), None) if self.branch.is_none() => {
                 Ok(RefSpec::Snapshot(id.parse().map_err(|e: Error| e.context("--snapshot"))?))

@@ -122,11 +122,24 @@ fn check_directory(directory: &OwnedFd, place: &str, nonempty: bool) -> Result<(
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let listed = rustix::fs::openat(directory, ".", flags, Mode::empty()).map_err(failed)?;
+    let mut names = Vec::new();
     for entry in Dir::new(listed).map_err(failed)? {
-        if !is_dots(entry.map_err(failed)?.file_name().to_bytes()) {
-            let message = format!("the mountpoint {place} is not empty: -o nonempty mounts over its files");
-            return Err(Error::new(ErrorKind::Busy, message));
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_bytes();
+        if !is_dots(name) {
+            names.push(name.to_owned());
         }
     }
-    Ok(())
+    if names.is_empty() {
+        return Ok(());
+    }
+    let has = |name: &str| names.iter().any(|other| other == name.as_bytes());
+    let message = if has("repo") || (has("refs") && has("snapshots")) {
+        format!(
+            "the mountpoint {place} is a repository: are the arguments swapped? The repository comes first, then the mountpoint"
+        )
+    } else {
+        format!("the mountpoint {place} is not empty: -o nonempty mounts over its files")
+    };
+    Err(Error::new(ErrorKind::Busy, message))
 }

@@ -29,8 +29,10 @@ use super::probe::{self, Identity, Question};
 use super::survey::{self, Surveyed};
 use icechunkfs_base::beneath;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::shell;
 use icechunkfs_base::trust;
 use icechunkfs_base::trust::mounts::mount_id;
+use icechunkfs_store::recognize::{self, Kind};
 use icechunkfs_views::control_directory;
 
 /// Longest time for replies that a daemon has in memory.
@@ -88,6 +90,18 @@ pub fn is_mountpoint(path: &Path) -> bool {
     matches!(found, Ok(Some((_, mount))) if mount.is_icechunkfs())
 }
 
+/// Returns the message for a path at which nothing is mounted.
+fn not_mounted(path: &Path) -> String {
+    let place = path.display();
+    match recognize::at(path) {
+        Some(Kind::Repository) => {
+            let word = shell::quote(&path.to_string_lossy());
+            format!("nothing is mounted at {place}, which is a repository: icechunkfs mount {word} MOUNTPOINT")
+        }
+        _ => format!("nothing is mounted at {place}"),
+    }
+}
+
 impl OpenMount {
     /// Creates the open mount with this root, which `mount` describes.
     pub(super) fn new(root: OwnedFd, mount: Mount) -> Self {
@@ -106,7 +120,7 @@ impl OpenMount {
     pub fn at(mountpoint: &Mountpoint) -> Result<Self> {
         let place = mountpoint.path().display();
         match mounted_at(mountpoint)? {
-            None => Err(Error::new(ErrorKind::NotFound, format!("nothing is mounted at {place}"))),
+            None => Err(Error::new(ErrorKind::NotFound, not_mounted(mountpoint.path()))),
             Some((_, mount)) if !mount.is_icechunkfs() => Err(Error::invalid(format!(
                 "{place} is a mount of type {}, not of icechunkfs: use umount for it",
                 mount.fs_type

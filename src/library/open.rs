@@ -1,23 +1,33 @@
 //! Opens repositories and trees, and prepares commits, within limits of memory.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
+use crate::fuse::mount_table;
+use crate::fuse::open_mount::{Deadline, OpenMount, REPLY_TIMEOUT};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory;
 use icechunkfs_base::times::system_clock;
+use icechunkfs_base::{printable, shell};
 use icechunkfs_repo::commit::engine::{Engine, EngineOptions};
 use icechunkfs_repo::reader::Reader;
 use icechunkfs_repo::reader::memory::Budget;
 use icechunkfs_repo::repo::refs::RefSpec;
 use icechunkfs_repo::repo::{MAX_SNAPSHOT, Repository};
+use icechunkfs_store::recognize::{self, Kind};
 use icechunkfs_store::storage;
+use icechunkfs_store::storage::location::{Location, StorePlace};
 use icechunkfs_store::storage::settings::Settings;
+use icechunkfs_tree::mount_facts::MountInfo;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::NodeTable;
 use icechunkfs_tree::tree::numbering::Numbering;
+
+/// Schemes of URLs, of which users forget a slash.
+const SCHEMES: [&str; 9] = ["s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "http", "https"];
 
 /// Worker threads for requests that had to wait. The threads never block, so that few are enough.
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
@@ -63,9 +73,56 @@ pub fn run_on<T>(work: impl FnOnce(&Runtime) -> Result<T>) -> Result<T> {
     done
 }
 
-/// Opens the repository that `repo` names: a path or a URL.
+/// Opens the repository that `repo` names: a path, a URL, or a path in a mount of this user, whose
+/// repository it then is.
 pub async fn repository(repo: &str, settings: &Settings) -> Result<Repository> {
+    let error = match at(repo, settings).await {
+        Err(error) if may_be_something_else(&error) => error,
+        opened => return opened,
+    };
+    let Ok(Location { place: StorePlace::Local(path), shown }) = Location::parse(repo) else { return Err(error) };
+    match mounted_repository(&path) {
+        Some(mounted) => at(&mounted, settings).await,
+        None => Err(explained(error, repo, &path, &shown)),
+    }
+}
+
+async fn at(repo: &str, settings: &Settings) -> Result<Repository> {
     Repository::open_unknown(storage::open(repo, settings).await?).await
+}
+
+fn may_be_something_else(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::NotARepository)
+}
+
+/// Returns the location of the repository that the mount at or above `path` shows. The daemon of
+/// another user could name any.
+fn mounted_repository(path: &Path) -> Option<String> {
+    let mounts = mount_table::own_mounts().ok()?.into_iter();
+    let mount =
+        mounts.filter(|mount| path.starts_with(&mount.mountpoint)).max_by_key(|mount| mount.mountpoint.clone())?;
+    let mount = OpenMount::open(&mount.mountpoint).ok()?;
+    mount.require_own().ok()?;
+    let info = mount.read("info.json", Deadline::after(REPLY_TIMEOUT)).ok()?.ok()?;
+    let info: MountInfo = serde_json::from_slice(&info).ok()?;
+    Some(info.repository)
+}
+
+/// Returns `error` with what is at `path`, if that is known, or what the user may have meant.
+fn explained(error: Error, repo: &str, path: &Path, shown: &str) -> Error {
+    let kind = error.kind();
+    let shown = printable::line(shown);
+    if let Some(found) = recognize::at(path).filter(|found| *found != Kind::Repository) {
+        return Error::new(kind, format!("{shown} {}", found.instead_of_repository(&shell::quote(repo))));
+    }
+    let scheme = repo.split_once(":/").filter(|(scheme, _)| SCHEMES.contains(scheme));
+    match scheme {
+        Some((scheme, rest)) if !path.exists() => {
+            let meant = format!("{scheme}://{}", rest.trim_start_matches('/'));
+            Error::new(kind, format!("{shown}: no such directory: did you mean {}?", printable::line(&meant)))
+        }
+        _ => error,
+    }
 }
 
 /// Memory limits of the user.

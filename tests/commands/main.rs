@@ -21,6 +21,7 @@ mod merge;
 mod merge_at_once;
 mod merge_collected;
 mod merge_history;
+mod naming;
 mod partly_collected;
 mod printing;
 mod properties;

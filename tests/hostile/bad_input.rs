@@ -68,7 +68,7 @@ fn an_unknown_ref_is_an_error_with_a_suggestion() {
     assert_contains(&log("--snapshot=nonsense"), &["`nonsense` is not an id"]);
     assert_contains(&log("--snapshot=00000000000000000000"), &["no snapshot 00000000000000000000"]);
     assert_contains(&log("--as-of=1999-01-01"), &["no commit as old as 1999-01-01"]);
-    assert_contains(&log("--as-of=soon"), &["`soon` is no time"]);
+    assert_contains(&log("--as-of=soon"), &["`soon` is not a valid time"]);
     let old = FixtureSet::own().get("own-v1-basic");
     let log = |option: &str| run_on(&old.repository, &["log", option]).failure();
     assert_contains(&log("--branch=mian"), &["no branch `mian`", "did you mean `main`?"]);

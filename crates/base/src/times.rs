@@ -30,27 +30,47 @@ pub fn format_time(micros: u64) -> String {
     time.strftime(format).to_string()
 }
 
-/// Parses user input: RFC 3339, or a date, which means the end of that day in UTC.
+/// Formats a time for a person, in the zone of the machine (`TZ`), to the second.
+pub fn format_local_time(micros: u64) -> String {
+    let Some(time) = timestamp(micros) else { return format_time(micros) };
+    let zone = jiff::tz::TimeZone::try_system().unwrap_or(jiff::tz::TimeZone::UTC);
+    time.to_zoned(zone).strftime("%F %T %:z").to_string()
+}
+
+/// Parses user input: RFC 3339; a date and a time without a zone, which is UTC; or a date, which
+/// means the end of that day in UTC.
 ///
 /// Returns microseconds since 1970-01-01 UTC.
 pub fn parse_time(text: &str) -> Result<u64> {
     let wrong = || {
         Error::invalid(format!(
-            "`{text}` is no time: write RFC 3339 as in 2026-08-20T14:30:00Z, or a date as in 2026-08-20"
+            "`{text}` is not a valid time: write 2026-08-20T14:30:00Z, '2026-08-20 14:30' (UTC), or a date as in 2026-08-20"
         ))
     };
     let timestamp = if let Ok(time) = text.parse::<jiff::Timestamp>() {
         time
     } else {
-        let date: jiff::civil::Date = text.parse().map_err(|_| wrong())?;
-        if text.len() > "2026-08-20".len() {
-            return Err(wrong());
-        }
-        let last = date.at(23, 59, 59, 999_999_000);
+        let last = match text.parse::<jiff::civil::Date>() {
+            Ok(date) if text.len() == "2026-08-20".len() => date.at(23, 59, 59, 999_999_000),
+            // A zone in brackets or an offset without a time would be left out by this parser.
+            _ if text.contains(['[', '+', 'Z', 'z']) => return Err(wrong()),
+            _ => text.parse::<jiff::civil::DateTime>().map_err(|_| wrong())?,
+        };
         // The last days of the year 9999, which mean the newest, have no timestamp.
         last.to_zoned(jiff::tz::TimeZone::UTC).map_or(jiff::Timestamp::MAX, |time| time.timestamp())
     };
     u64::try_from(timestamp.as_microsecond()).map_err(|_| wrong())
+}
+
+/// Parses a moment in the past: an age, such as `3d` or `1h 30m`, or a time in the syntax of
+/// [`parse_time`].
+///
+/// Returns microseconds since 1970-01-01 UTC.
+pub fn parse_past(text: &str, now: u64) -> Result<u64> {
+    match text.trim().parse::<Span>() {
+        Ok(span) => before(text, &span, now),
+        Err(_) => parse_time(text),
+    }
 }
 
 /// Parses the minimum age of something: a duration before `now`, such as `30d` or `1h 30m`, or a
@@ -105,6 +125,26 @@ mod tests {
         assert_eq!(format_time(1_795_160_189_000_000), "2026-11-20T07:36:29+00:00");
         assert_eq!(format_time(1_795_160_189_000_007), "2026-11-20T07:36:29.000007+00:00");
         assert_eq!(format_time(u64::MAX), "18446744073709551615 microseconds after 1970");
+        assert_eq!(format_local_time(u64::MAX), format_time(u64::MAX));
+        assert_eq!(format_local_time(1_795_160_189_135_747).len(), "2026-11-20 07:36:29 +00:00".len());
+    }
+
+    #[test]
+    fn moments_are_ages_or_times() {
+        let now = 1_795_160_189_000_000;
+        let day = 86_400_000_000;
+        for (text, expected) in [
+            ("3d", now - 3 * day),
+            ("1 day", now - day),
+            ("2026-11-20T07:36:29Z", now),
+            ("2026-11-20 07:36:29", now),
+            ("2026-11-20 07:36", now - 29_000_000),
+        ] {
+            assert_eq!(parse_past(text, now).unwrap(), expected, "{text}");
+        }
+        for text in ["soon", "-3d", "2026-11-20 07:36[Europe/Berlin]", "2026-11-20+01:00", "2026-13-01 00:00"] {
+            assert!(parse_past(text, now).is_err(), "{text}");
+        }
     }
 
     #[test]
@@ -114,7 +154,7 @@ mod tests {
         assert_eq!(parse_time("2026-11-20T07:36:29Z").unwrap(), 1_795_160_189_000_000);
         assert_eq!(format_time(parse_time("2026-11-20").unwrap()), "2026-11-20T23:59:59.999999+00:00");
         assert!(parse_time("9999-12-31").unwrap() > parse_time("9999-12-29").unwrap());
-        for wrong in ["", "yesterday", "2026-13-01", "2026-11-20T07:36:29", "1969-12-31"] {
+        for wrong in ["", "yesterday", "2026-13-01", "1969-12-31"] {
             assert!(parse_time(wrong).is_err(), "{wrong}");
         }
     }

@@ -13,4 +13,5 @@
 //!    answers is not kept unless it is whole.
 
 pub mod disk_cache;
+pub mod recognize;
 pub mod storage;

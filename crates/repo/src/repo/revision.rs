@@ -5,6 +5,7 @@
 //! | `main` | the branch or tag of that name, or else the snapshot with that id |
 //! | `branch/main`, `tag/v1`, `snapshot/ID` | the same, without ambiguity |
 //! | `main~2` | the commit two before it |
+//! | `E5D7VV9W` | the commit of a branch or tag whose id begins so, if there is only one |
 //!
 //! Names may contain `/` and `~`. A name that exists takes precedence over `~N` and ids, but never
 //! over the unambiguous forms: a word that begins like one means nothing else, so that no ref can
@@ -12,9 +13,18 @@
 //! `branch/tag/v1`. An ambiguous revision is an error that lists its meanings.
 
 use super::Repository;
+use super::history::walk_all;
 use super::refs::{RefSpec, Refs, unknown_name};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::printable;
 use icechunkfs_format::format::ids::ObjectId;
+
+/// Fewest characters of an abbreviated id, as in git.
+const MIN_PREFIX: usize = 4;
+/// Commits that are searched for an abbreviated id. In version 1 each costs a round trip.
+const MAX_SEARCHED: usize = 5000;
+/// Commits that an ambiguous abbreviation lists.
+const MAX_CANDIDATES: usize = 5;
 
 /// A resolved revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +81,9 @@ async fn resolve_name_or_id(repository: &Repository, word: &str, refs: &Refs) ->
         let spec = RefSpec::Snapshot(id);
         meanings.push(Resolved { id: repository.resolve(&spec).await?, spec });
     }
+    if meanings.is_empty() {
+        meanings.extend(with_prefix(repository, word, refs).await?);
+    }
     match meanings.as_slice() {
         [first, rest @ ..] if rest.iter().any(|other| other.id != first.id) => {
             let all: Vec<String> = meanings.iter().map(|meaning| meaning.spec.to_string()).collect();
@@ -81,6 +94,36 @@ async fn resolve_name_or_id(repository: &Repository, word: &str, refs: &Refs) ->
         }
         [] => Ok(None),
         [first, ..] => Ok(Some(first.clone())),
+    }
+}
+
+/// Returns the commit of a ref whose id begins with `word`; none if `word` cannot be the beginning
+/// of an id, or if there is no such commit among the newest [`MAX_SEARCHED`].
+async fn with_prefix(repository: &Repository, word: &str, refs: &Refs) -> Result<Option<Resolved>> {
+    let prefix = word.strip_prefix("snapshot/").unwrap_or(word).to_ascii_uppercase();
+    let is_digit = |byte: u8| byte.is_ascii_alphanumeric() && !b"ILOU".contains(&byte);
+    if prefix.len() < MIN_PREFIX || !prefix.bytes().all(is_digit) {
+        return Ok(None);
+    }
+    let mut found = Vec::new();
+    let mut left = MAX_SEARCHED;
+    let tips: Vec<ObjectId> = refs.branches.values().chain(refs.tags.values()).copied().collect();
+    walk_all(repository, tips, |commit| {
+        if commit.id.to_string().starts_with(&prefix) {
+            found.push((commit.id, commit.title()));
+        }
+        left -= 1;
+        Ok(left > 0 && found.len() < MAX_CANDIDATES)
+    })
+    .await?;
+    match found.as_slice() {
+        [] => Ok(None),
+        [(id, _)] => Ok(Some(Resolved { id: *id, spec: RefSpec::Snapshot(*id) })),
+        _ => {
+            let all: Vec<String> =
+                found.iter().map(|(id, title)| format!("{id} \"{}\"", printable::line(title))).collect();
+            Err(Error::invalid(format!("`{word}` begins the ids of several commits: {}", all.join(", "))))
+        }
     }
 }
 
@@ -175,6 +218,16 @@ mod tests {
         assert!(error.to_string().contains("is branch/branch/only"), "{error}");
         let error = find("mian").await.unwrap_err();
         assert!(error.to_string().contains("did you mean `main`"), "{error}");
+        // Abbreviations, whatever the ids have in common.
+        let [one, two] = [id(1), id(2)].map(|id| id.to_string());
+        let common = std::iter::zip(one.bytes(), two.bytes()).take_while(|(one, other)| one == other).count();
+        let unique = two.get(..(common + 1).max(MIN_PREFIX)).unwrap().to_lowercase();
+        assert_eq!(repository.resolve_revision(&unique).await.unwrap().id, id(2), "{unique}");
+        assert_eq!(repository.resolve_revision(&format!("{unique}~1")).await.unwrap().id, id(1));
+        if common >= MIN_PREFIX {
+            let error = repository.resolve_revision(two.get(..common).unwrap()).await.unwrap_err().to_string();
+            assert!(error.contains("several commits") && error.contains(&two), "{error}");
+        }
         for nothing in ["", "~", "~1", "main~x", "tag/main", "snapshot/main", "main/~1", "branch/only", "tag/x~"] {
             assert_eq!(find(nothing).await.unwrap_err().kind(), ErrorKind::NotFound, "{nothing}");
         }

@@ -1,0 +1,82 @@
+//! Words that people type first: a mountpoint or an abbreviated id where a repository or a commit
+//! is expected, actions before repositories. And mistakes, which are told with the next command.
+
+use icechunk::format::format_constants::SpecVersionBin;
+
+use super::restore::empty;
+use crate::common::writing::{GROUP, array};
+use crate::common::{Mount, icechunkfs, run_on};
+
+#[test]
+fn a_path_in_a_mount_names_its_repository() {
+    let (_directory, place, reference) = empty(SpecVersionBin::V2);
+    reference.commit(&[("zarr.json", GROUP.as_bytes()), ("a/zarr.json", array(&[4], &[1]).as_bytes())], "an array");
+    let mount = Mount::new(&place, &[]);
+    let expected = run_on(&place, &["log"]).text();
+    for named in [mount.path().to_owned(), mount.path().join("a"), mount.path().join("a/zarr.json")] {
+        assert_eq!(run_on(&named, &["log"]).text(), expected, "{named:?}");
+    }
+    run_on(mount.path(), &["tag", "create", "v1"]).success();
+    assert!(run_on(&place, &["log"]).text().contains("(main, tag v1)"));
+}
+
+#[test]
+fn commits_are_listed_as_they_can_be_named() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let (_directory, place, reference) = empty(version);
+        reference.commit(&[("zarr.json", GROUP.as_bytes())], "the first\n\nwith a text");
+        reference.commit(&[("a/zarr.json", array(&[4], &[1]).as_bytes())], "the second");
+        let lines = run_on(&place, &["log", "--oneline"]).text();
+        let lines: Vec<&str> = lines.lines().collect();
+        assert!(lines[0].ends_with(" (main) the second") && lines[1].ends_with(" the first"), "{lines:?}");
+        let (id, _) = lines[1].split_once(' ').unwrap();
+        run_on(&place, &["branch", "create", "old", "--at", &id[..10].to_lowercase()]).success();
+        let listed = run_on(&place, &["branch"]).text();
+        assert!(listed.lines().any(|line| line.starts_with(id) && line.ends_with("old")), "{listed}");
+        let text = run_on(&place, &["log"]).text();
+        assert!(text.starts_with("commit ") && !text.contains("__icechunk"), "{text}");
+        let unknown = run_on(&place, &["diff", "ZZZZZ", "main"]).failure();
+        assert!(unknown.contains("no branch, tag or snapshot `ZZZZZ`"), "{unknown}");
+    }
+}
+
+#[test]
+fn actions_may_come_before_the_repository_or_be_left_out() {
+    let (_directory, place, reference) = empty(SpecVersionBin::V2);
+    reference.commit(&[("zarr.json", GROUP.as_bytes())], "a group");
+    let place = place.to_str().unwrap();
+    icechunkfs(["tag", "create", place, "v1"]).success();
+    icechunkfs(["branch", "create", place, "dev"]).success();
+    assert_eq!(icechunkfs(["tag", place]).text(), icechunkfs(["tag", place, "list"]).text());
+    assert_eq!(icechunkfs(["branch", place, "--json"]).json(), icechunkfs(["branch", place, "list", "--json"]).json());
+    assert_eq!(icechunkfs(["config", place]).text(), icechunkfs(["config", place, "get"]).text());
+}
+
+#[test]
+fn what_is_no_repository_is_named() {
+    let (directory, place, _reference) = empty(SpecVersionBin::V2);
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("a.nc"), b"CDF\x01").unwrap();
+    std::fs::write(at("b.nc"), b"\x89HDF\r\n\x1a\n").unwrap();
+    for (folder, name) in [("three", "zarr.json"), ("two", ".zgroup")] {
+        std::fs::create_dir(at(folder)).unwrap();
+        std::fs::write(at(folder).join(name), "{}").unwrap();
+    }
+    std::fs::create_dir(at("mnt")).unwrap();
+    let told = |words: &[&str]| icechunkfs(words).failure();
+    let path = |name: &str| at(name).display().to_string();
+    assert!(told(&["log", &path("a.nc")]).contains("is a NetCDF file, not a repository"));
+    assert!(told(&["mount", &path("b.nc"), &path("mnt")]).contains("is a NetCDF-4 or HDF5 file"));
+    assert!(told(&["log", &path("three")]).contains("`icechunkfs import "));
+    assert!(told(&["log", &path("two")]).contains("version 2"));
+    assert!(told(&["log", "s3:/bucket/x"]).contains("did you mean s3://bucket/x?"));
+    let place = place.to_str().unwrap();
+    let swapped = told(&["mount", &path("mnt"), place]);
+    assert!(swapped.contains("are the arguments swapped") && !swapped.contains("nonempty"), "{swapped}");
+    let unmounted = told(&["status", place]);
+    assert!(unmounted.contains("is a repository: icechunkfs mount "), "{unmounted}");
+    for time in ["3d", "2026-08-20 14:30"] {
+        let early = run_on(place, &["log", &format!("--as-of={time}")]);
+        assert!(early.status.success() || !early.failure().contains("valid time"), "{time}");
+    }
+}
