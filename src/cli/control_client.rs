@@ -184,15 +184,26 @@ pub(crate) fn resolve(arguments: &ResolveArgs) -> Result<()> {
     print_answer(&execute(&open, &Command::Resolve { paths, ours: arguments.ours })?, arguments.json)
 }
 
+/// Prints the status of a mount; with `verbose` also where its changes are.
+pub(crate) fn status(arguments: &MountpointArgs, verbose: u8) -> Result<()> {
+    let mount = open_or_current(arguments.mountpoint.as_deref())?;
+    match require_writable(&mount) {
+        Err(error) if error.kind() == ErrorKind::ReadOnly => return print_read_only(&mount, arguments.json),
+        writable => writable?,
+    }
+    let mut answer = execute(&mount, &Command::Status)?;
+    let scratch = answer.result.as_ref().and_then(|status| status.get("scratch")?.as_str());
+    if let Some(scratch) = scratch.filter(|_| verbose > 0) {
+        answer.text = format!("{}\nscratch directory: {}", answer.text.trim_end(), printable::line(scratch));
+    }
+    print_answer(&answer, arguments.json)
+}
+
 /// Runs `command` in the daemon of a mount, and prints the answer.
 pub(crate) fn run(MountpointArgs { mountpoint, json }: &MountpointArgs, command: &Command) -> Result<()> {
     let mount = open_or_current(mountpoint.as_deref())?;
-    match require_writable(&mount) {
-        Err(error) if error.kind() == ErrorKind::ReadOnly && *command == Command::Status => {
-            print_read_only(&mount, *json)
-        }
-        writable => writable.and_then(|()| print_answer(&execute(&mount, command)?, *json)),
-    }
+    require_writable(&mount)?;
+    print_answer(&execute(&mount, command)?, *json)
 }
 
 /// Returns the uncommitted changes of a mount whose daemon answers by `ask`, without a look at the

@@ -106,7 +106,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
             return run::run(&run, arguments.verbose).unwrap_or_else(|error| report(&error, arguments.error_format));
         }
         Command::Commit(commit) => control_client::commit(&commit),
-        Command::Status(mount) => control_client::run(&mount, &request::Command::Status),
+        Command::Status(mount) => control_client::status(&mount, arguments.verbose),
         Command::Diff(diff) => diff::run(&diff),
         Command::Amend(amend) => amend::run(&amend),
         Command::Clone(clone) => clone::run(&clone),

@@ -4,7 +4,7 @@
 use icechunk::format::format_constants::SpecVersionBin;
 
 use super::restore::empty;
-use crate::common::writing::{GROUP, array};
+use crate::common::writing::{GROUP, Writable, array};
 use crate::common::{Mount, icechunkfs, run_on};
 
 #[test]
@@ -79,4 +79,23 @@ fn what_is_no_repository_is_named() {
         let early = run_on(place, &["log", &format!("--as-of={time}")]);
         assert!(early.status.success() || !early.failure().contains("valid time"), "{time}");
     }
+}
+
+/// `to_zarr(MOUNTPOINT, mode="w")` deletes everything, and cannot remove the mountpoint.
+#[test]
+fn an_emptied_root_is_told_with_the_way_back() {
+    let (_directory, place, reference) = empty(SpecVersionBin::V2);
+    reference.commit(&[("zarr.json", GROUP.as_bytes()), ("a/zarr.json", array(&[4], &[1]).as_bytes())], "an array");
+    let mount = Writable::of(&place, &[]);
+    assert!(!mount.read_control("errors").contains("--subdir"));
+    std::fs::remove_dir_all(mount.root().join("a")).unwrap();
+    assert!(!mount.read_control("status").contains("--subdir"));
+    std::fs::remove_file(mount.root().join("zarr.json")).unwrap();
+    assert!(std::fs::remove_dir(mount.root()).is_err());
+    for file in ["status", "errors"] {
+        let text = mount.read_control(file);
+        assert!(text.contains("icechunkfs discard ") && text.contains("--subdir NAME"), "{file}: {text}");
+    }
+    run_on(mount.root(), &["discard"]).success();
+    assert!(mount.root().join("a/zarr.json").exists() && !mount.read_control("status").contains("--subdir"));
 }

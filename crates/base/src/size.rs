@@ -1,12 +1,13 @@
-//! Parses human-readable sizes.
+//! Sizes and counts, as people write and read them.
 
 use crate::error::{Error, Result};
 
 /// Parses a size: bytes, or a number with a suffix K, M, G, T (powers of 1024; `iB` and `B` may
 /// follow).
 pub fn parse(text: &str) -> Result<u64> {
-    let wrong =
-        || Error::invalid(format!("`{text}` is no size: write bytes, or a number with K, M, G or T as in 512M"));
+    let wrong = || {
+        Error::invalid(format!("`{text}` is not a valid size: write bytes, or a number with K, M, G or T as in 512M"))
+    };
     let trimmed = text.trim();
     let digits = trimmed.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = trimmed.get(digits.len()..).unwrap_or_default().trim().to_ascii_lowercase();
@@ -22,10 +23,65 @@ pub fn parse(text: &str) -> Result<u64> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
+/// Formats a number of bytes: `692 bytes`, `1.5 KiB`, `58 KiB`.
+pub fn text(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return counted(bytes, "byte");
+    }
+    let mut value = bytes as f64;
+    let mut unit = "";
+    for next in UNITS {
+        // Otherwise 1023.7 KiB would be shown as 1024 KiB.
+        if value < 1023.5 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    if value < 9.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+}
+
+/// Formats a count of things that `noun` names, which has a plural with `s`: `1 chunk`, `3,000
+/// chunks`.
+pub fn counted(count: u64, noun: &str) -> String {
+    let digits = count.to_string();
+    let mut grouped = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    format!("{grouped} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn sizes_and_counts_are_written_as_people_read_them() {
+        for (bytes, expected) in [
+            (0, "0 bytes"),
+            (1, "1 byte"),
+            (692, "692 bytes"),
+            (1023, "1,023 bytes"),
+            (1024, "1.0 KiB"),
+            (1536, "1.5 KiB"),
+            (58 << 10, "58 KiB"),
+            ((1 << 20) - 1, "1.0 MiB"),
+            (69 << 20, "69 MiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(text(bytes), expected, "{bytes}");
+        }
+        for (count, expected) in [(0, "0 chunks"), (1, "1 chunk"), (999, "999 chunks"), (1_234_567, "1,234,567 chunks")]
+        {
+            assert_eq!(counted(count, "chunk"), expected);
+        }
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

@@ -96,3 +96,23 @@ fn mounting_from_a_hostile_server_ends() {
     });
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
+
+/// A person who asks for the status looks at the changes first.
+#[test]
+fn a_store_that_does_not_answer_does_not_keep_the_status_waiting() {
+    let mounted = mounted(&["--ephemeral", "--upload", "commit"]);
+    let root = mounted.mount.path();
+    std::fs::write(root.join("a/c/1"), vec![7; 100_000]).unwrap();
+    mounted.store.lie(To::All, Lie::Silent);
+    let begin = Instant::now();
+    let text = std::fs::read_to_string(root.join(".icechunk/status.json")).unwrap();
+    let elapsed = begin.elapsed();
+    mounted.store.lie(To::Nobody, Lie::Silent);
+    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let why = status["branch_unreadable"].as_str().unwrap_or_default();
+    assert!(why.contains("did not answer within 1 s") && status["chunks_written"] == 1, "{text}");
+    // A busy machine may add to the second.
+    assert!(elapsed < Duration::from_secs(4), "{elapsed:?}");
+    let text = std::fs::read_to_string(root.join(".icechunk/status")).unwrap();
+    assert!(text.contains("modified") && text.contains("1 chunk,"), "{text}");
+}

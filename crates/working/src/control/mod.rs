@@ -162,12 +162,15 @@ impl Control {
             ControlFile::Progress => json(&session.progress())?,
             // Commands, of which there is nothing to read before they are given.
             ControlFile::Discard | ControlFile::Refresh | ControlFile::Request => String::new(),
-            ControlFile::Info
-            | ControlFile::Head
-            | ControlFile::Status
-            | ControlFile::RecentErrors
-            | ControlFile::Stats
-            | ControlFile::Log => return state::render(file, self).await,
+            ControlFile::RecentErrors => {
+                let errors = state::render(file, self).await?.into_inner();
+                // The kernel refuses to remove a mountpoint without asking the daemon.
+                let hint = session.local_status().await.ok().and_then(|status| status.emptied_root());
+                errors + &hint.map(|hint| hint + "\n").unwrap_or_default()
+            }
+            ControlFile::Info | ControlFile::Head | ControlFile::Status | ControlFile::Stats | ControlFile::Log => {
+                return state::render(file, self).await;
+            }
         }))
     }
 

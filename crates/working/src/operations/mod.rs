@@ -22,6 +22,7 @@ mod resolve;
 mod restore;
 mod revert;
 pub mod status;
+mod status_text;
 #[cfg(test)]
 mod tests;
 

@@ -1,21 +1,22 @@
 //! Status of the working tree: its uncommitted changes, counted.
 
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::Session;
 use super::changes::Violation;
-use super::paths::lost_root_message;
 use super::recovery::find_landed;
 use icechunkfs_base::error::{ErrorKind, Result};
-use icechunkfs_base::printable;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::commit::membership::ungrouped_by;
 use icechunkfs_repo::commit::warnings::Warning;
 use icechunkfs_repo::repo::history::is_ancestor;
 use icechunkfs_repo::repo::refs::RefSpec;
 
-/// Paths of one kind that the text lists; the rest is counted.
-const LISTED: usize = 20;
+/// Longest wait for the store. A person who asks for the status looks at the changes first.
+const BRANCH_WAIT: Duration = Duration::from_secs(1);
 
 /// Uncommitted changes, and the state of the branch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -82,6 +83,12 @@ pub struct Status {
     pub violations: Vec<Violation>,
     /// Scratch directory that holds the changes.
     pub scratch: String,
+    /// Mountpoint. Empty in a daemon of an older version.
+    #[serde(default)]
+    pub mountpoint: String,
+    /// True if everything below the root was deleted, and nothing written since.
+    #[serde(default)]
+    pub is_emptied: bool,
 }
 
 /// File that a commit leaves out.
@@ -115,9 +122,17 @@ impl Session {
     /// Returns the status of the working tree and of the branch.
     pub async fn status(&self) -> Result<Status> {
         let mut status = self.local_status().await?;
-        // An unreadable branch must not hide the local changes.
-        if let Err(error) = self.add_branch(&mut status).await {
-            status.branch_unreadable = Some(error.to_string());
+        // An unreadable branch must not hide the local changes, nor keep them waiting.
+        let mut with_branch = status.clone();
+        // Boxed: the compiler cannot prove that futures this deep are `Send`.
+        let asked: BoxFuture<'_, Result<()>> = Box::pin(self.add_branch(&mut with_branch));
+        match tokio::time::timeout(BRANCH_WAIT, asked).await {
+            Ok(Ok(())) => status = with_branch,
+            Ok(Err(error)) => status.branch_unreadable = Some(error.to_string()),
+            Err(_) => {
+                let message = format!("the store did not answer within {} s", BRANCH_WAIT.as_secs());
+                status.branch_unreadable = Some(message);
+            }
         }
         Ok(status)
     }
@@ -155,6 +170,10 @@ impl Session {
         let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
         let untracked = detected.untracked_paths().into_iter().map(|path| UntrackedFile { path }).collect();
         let changes = detected.changes;
+        let is_emptied = !changes.deleted.is_empty()
+            && changes.deleted.len() == base.tree.snapshot().nodes().count()
+            && changes.created.is_empty()
+            && changes.moved.is_empty();
         Ok(Status {
             ungrouped,
             warnings,
@@ -183,6 +202,8 @@ impl Session {
             landed: None,
             violations: detected.violations,
             scratch: self.working.upper().scratch().path().to_string_lossy().into_owned(),
+            mountpoint: self.mountpoint(),
+            is_emptied,
         })
     }
 }
@@ -191,90 +212,4 @@ fn sorted(paths: impl Iterator<Item = String>) -> Vec<String> {
     let mut paths: Vec<String> = paths.collect();
     paths.sort();
     paths
-}
-
-impl Status {
-    /// Formats the status as text.
-    pub fn to_text(&self) -> String {
-        let mut text = format!(
-            "branch {} of {}\nbase snapshot {}\n",
-            printable::line(&self.branch),
-            printable::line(&self.repository),
-            self.base
-        );
-        match self.tip {
-            _ if self.branch_gone => {
-                text +=
-                    "the branch was deleted: create it again at the base snapshot to commit, or copy your changes\n";
-            }
-            Some(tip) if self.branch_reset => {
-                text += &format!(
-                    "the branch was reset to {tip}: copy your changes to a mount of it, or of a branch that you create at the base snapshot, \
-                     with another scratch directory\n"
-                );
-            }
-            Some(tip) if self.branch_moved => {
-                text +=
-                    &format!("the branch has moved on, to {tip}: a commit is applied to that, `refresh` shows it\n");
-            }
-            _ => {}
-        }
-        if let Some(why) = &self.branch_unreadable {
-            text += &format!(
-                "the branch cannot be read: {}. A commit fails until it can, and the changes below stay: check the storage with `icechunkfs \
-                 doctor`, and the repository with `icechunkfs verify`\n",
-                printable::line(why)
-            );
-        }
-        if let Some(root) = &self.lost_root {
-            text += &format!("{}\n", lost_root_message(root));
-        }
-        if let Some(landed) = &self.landed {
-            text += &format!(
-                "commit {landed} of this mount is on the branch, though it seemed to have failed: commit to continue\n"
-            );
-        }
-        if self.clean {
-            text += "nothing to commit\n";
-        }
-        list(&mut text, "added", &self.added);
-        list(&mut text, "changed", &self.changed);
-        list(&mut text, "deleted", &self.deleted);
-        list(&mut text, "moved", self.moved.iter().map(|moved| format!("{} -> {}", moved.from, moved.to)));
-        for array in &self.arrays {
-            text += &format!(
-                "chunks of {}: {} written, {} deleted\n",
-                printable::line(&array.path),
-                array.written,
-                array.deleted
-            );
-        }
-        if !self.clean {
-            let written = self.chunks_written;
-            let deleted = self.chunks_deleted;
-            text += &format!("{written} chunks written, {deleted} deleted; {} bytes in all\n", self.bytes);
-        }
-        if self.uploaded_chunks > 0 {
-            text += &format!("uploaded already: {} chunks, {} bytes\n", self.uploaded_chunks, self.uploaded_bytes);
-        }
-        list(&mut text, "open for writing (a commit waits for them)", &self.open_for_writing);
-        list(&mut text, "untracked (never committed)", self.untracked.iter().map(|file| &file.path));
-        list(&mut text, "in a directory without zarr.json, so that they belong to no group", &self.ungrouped);
-        list(&mut text, "warnings (`commit --strict` refuses them)", self.warnings.iter().map(Warning::to_string));
-        let violations = self.violations.iter().map(|violation| format!("{}: {}", violation.path, violation.why));
-        list(&mut text, "cannot be committed", violations);
-        text + &format!("changes wait in {}\n", printable::line(&self.scratch))
-    }
-}
-
-fn list(text: &mut String, what: &str, paths: impl IntoIterator<Item: AsRef<str>>) {
-    let paths: Vec<String> = paths.into_iter().map(|path| printable::line(path.as_ref())).collect();
-    if paths.is_empty() {
-        return;
-    }
-    *text += &format!("{what}: {}\n", paths.len());
-    paths.iter().take(LISTED).for_each(|path| *text += &format!("  {path}\n"));
-    if paths.len() > LISTED {
-        *text += &format!("  and {} more; status.json has all\n", paths.len() - LISTED);
-    }
 }
