@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::changes::{ChangeSet, ChunkChange};
+use super::changes::{ChangeSet, ChunkChange, WrittenNode};
 use super::documents::{DocumentChange, KeptPlaces, MergedDocuments, merge_document};
 use super::moves::find_moved;
 use super::nodes::parent;
@@ -32,6 +32,7 @@ use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot::{Node, Snapshot};
 use icechunkfs_format::format::transaction_log::{NODE_BYTES, NodeChange, TransactionLog};
 use icechunkfs_format::zarr::Coords;
+use icechunkfs_format::zarr::array::ArrayMetadata;
 use icechunkfs_format::zarr::three_way::{MergedDocument, Side};
 
 /// Reason why a change set conflicts with a concurrent commit.
@@ -481,6 +482,12 @@ fn updates(
             let side_of = |member: &str| found.side_of_member(&node.path, member, at);
             let merging = merge_document(node, before.document(&node.id), after.document(&node.id), &side_of)?;
             match merging {
+                MergedDocument::Whole(_) if shrinks_both_ways(node, [before, after])? => {
+                    let kind = ConflictKind::ChunksUpdatedOutsideNewShape;
+                    found.add(kind, &node.path, Vec::new(), at);
+                    found.undecided.insert(node.id);
+                    continue;
+                }
                 MergedDocument::Whole(document) => drop(merged.insert(node.id, document.into())),
                 MergedDocument::Conflict(members) => {
                     found.add_members(&node.path, members, at);
@@ -497,6 +504,25 @@ fn updates(
         found.add_chunks(ConflictKind::ChunksUpdatedOutsideNewShape, &node.path, lost);
     }
     Ok(merged)
+}
+
+/// Returns true if both sides gave the array other shapes along the same dimension, and one of them
+/// made it smaller there. The chunks that it deleted for that would be missing in the larger one.
+fn shrinks_both_ways(node: &WrittenNode, [before, after]: [&Hierarchy<'_>; 2]) -> Result<bool> {
+    let (true, Some(old), Some(theirs)) = (node.is_array, before.document(&node.id), after.document(&node.id)) else {
+        return Ok(false);
+    };
+    let [old, ours, theirs] = [old, &*node.zarr_json, theirs].map(ArrayMetadata::parse);
+    let [old, ours, theirs] = [old?.grid, ours?.grid, theirs?.grid];
+    if ours == old || theirs == old || ours == theirs {
+        return Ok(false);
+    }
+    if old.len() != ours.len() || old.len() != theirs.len() {
+        return Ok(true);
+    }
+    let mut dimensions = std::iter::zip(&old, std::iter::zip(&ours, &theirs));
+    Ok(dimensions
+        .any(|(old, (ours, theirs))| ours != theirs && ours != old && theirs != old && (ours < old || theirs < old)))
 }
 
 /// Finds chunks of `changes` for which the documents of commits have no place.

@@ -37,12 +37,7 @@ pub(super) fn merge_document(
         && node.is_array
         && ArrayMetadata::parse(document.as_bytes()).is_err()
     {
-        let side = match side_of(WHOLE) {
-            Some(Side::Ours) => &*node.zarr_json,
-            Some(Side::Theirs) => after,
-            None => return conflict(),
-        };
-        return Ok(MergedDocument::Whole(String::from_utf8_lossy(side).into_owned()));
+        return conflict();
     }
     Ok(merged)
 }

@@ -48,12 +48,18 @@ impl Settlements {
             ConflictKind::ChunkDoubleUpdate => {
                 conflict.coords.iter().for_each(|coords| add(&mut self.chunks, path, coords, side, conflict.other));
             }
-            ConflictKind::ZarrMetadataDoubleUpdate => {
+            ConflictKind::ZarrMetadataDoubleUpdate if !conflict.members.iter().any(String::is_empty) => {
                 conflict.members.iter().for_each(|member| add(&mut self.members, path, member, side, conflict.other));
             }
             _ => return false,
         }
         true
+    }
+
+    /// Forgets what is settled for the node at `path`.
+    pub fn forget(&mut self, path: &str) {
+        self.chunks.retain(|(node, _), _| node != path);
+        self.members.retain(|(node, _), _| node != path);
     }
 
     /// Returns true if a chunk of the changes may give way to another one.
@@ -68,8 +74,11 @@ impl Settlements {
     }
 
     /// Returns the side that wins `member` of the document at `path`, which commit `with` changed,
-    /// too.
+    /// too. No side wins a document as a whole: chunks of the other one may need what it has.
     pub(super) fn member(&self, path: &str, member: &str, with: ObjectId) -> Option<Side> {
+        if member.is_empty() {
+            return None;
+        }
         self.side(self.members.get(&(path.to_owned(), member.to_owned())), &[with])
     }
 
@@ -89,7 +98,9 @@ impl Settlements {
 fn add<T: Clone + Ord>(settled: &mut Settled<T>, path: &str, what: &T, side: Side, with: ObjectId) {
     let new = || Settlement { side, with: BTreeSet::new() };
     let settlement = settled.entry((path.to_owned(), what.clone())).or_insert_with(new);
-    settlement.side = side;
+    if settlement.side != side {
+        *settlement = new();
+    }
     settlement.with.insert(with);
 }
 
@@ -152,6 +163,8 @@ mod tests {
     fn no_side_wins_other_kinds() {
         let mut settlements = Settlements::default();
         assert!(!settlements.settle(&conflict(ConflictKind::DeleteOfUpdatedArray, &[], "", 1), Side::Ours));
+        assert!(!settlements.settle(&conflict(ConflictKind::ZarrMetadataDoubleUpdate, &[], "", 1), Side::Ours));
+        assert_eq!(Settlements::from(OnConflict::Ours).member("/a", "", commit(1)), None);
         assert!(!settlements.may_give_way());
     }
 }

@@ -77,7 +77,7 @@ impl Session {
             let branch = self.working.upper().origin().branch.clone();
             let repository = self.repository().await?;
             self.refuse_landed(&repository, &base).await?;
-            let settlements = self.conflicts.settlements();
+            let settlements = self.settlements(&detected);
             let compared = self.engine.check(base.tree.snapshot(), &branch, &detected.changes, &settlements).await?;
             let Some(compared) = compared else {
                 return Ok(format!("{branch} has no newer commit than {}", base.id()));

@@ -3,18 +3,25 @@
 //! A commit or refresh that finds conflicts changes nothing and lists them here. For a chunk or a
 //! member of `zarr.json` that both sides changed, the user says whose is taken; the next commit or
 //! refresh does it ([`icechunkfs_repo::commit::settlements`]). Settlements end with the changes
-//! that they are for: when these are committed, moved to another base, or discarded.
+//! that they are for: when these are committed, moved to another base, or discarded. What is to
+//! give way does so only as it was when the user said so: what is written to the node later, as far
+//! as the clock of the scratch directory's file system tells, is asked about again.
 
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 
 use parking_lot::Mutex;
+use rustix::fs::AtFlags;
 use serde_json::{Value, json};
 
 use super::Session;
+use super::changes::DetectedChanges;
+use super::rebase::description;
 use crate::overlay::listing::join;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::{printable, shell};
 use icechunkfs_format::zarr::three_way::Side;
+use icechunkfs_repo::commit::changes::ChunkChange;
 use icechunkfs_repo::commit::conflicts::{Conflict, ConflictKind};
 use icechunkfs_repo::commit::settlements::Settlements;
 use icechunkfs_repo::compare::scope::is_below;
@@ -38,6 +45,9 @@ struct Known {
     /// followed the commits that it was to take back.
     is_of_changes: bool,
     settlements: Settlements,
+    /// The changes of each node of which something is to give way, as they were when that was
+    /// settled.
+    given_up: BTreeMap<String, String>,
 }
 
 impl OpenConflicts {
@@ -50,9 +60,7 @@ impl OpenConflicts {
 
     /// Remembers the conflicts of a revert. They are settled by an option of it.
     pub(super) fn found_by_revert(&self, conflicts: Vec<Conflict>) {
-        let mut found = self.0.lock();
-        found.conflicts = conflicts;
-        found.is_of_changes = false;
+        *self.0.lock() = Known { conflicts, ..Known::default() };
     }
 
     /// Forgets everything: the changes, or what they are based on, are others now.
@@ -60,9 +68,29 @@ impl OpenConflicts {
         *self.0.lock() = Known::default();
     }
 
-    /// Returns what is settled.
-    pub(super) fn settlements(&self) -> Settlements {
-        self.0.lock().settlements.clone()
+    /// Returns what is settled of changes with these fingerprints, by the path of a node. What was
+    /// written after it was settled to give way is not what the user gave up: that is asked again.
+    fn settlements(&self, fingerprint: impl Fn(&str) -> String) -> Settlements {
+        let mut found = self.0.lock();
+        let is_other = |path: &String, before: &String| fingerprint(path) != *before;
+        let written: Vec<String> = found
+            .given_up
+            .iter()
+            .filter(|(path, before)| is_other(path, before))
+            .map(|(path, _)| path.clone())
+            .collect();
+        for path in written {
+            found.given_up.remove(&path);
+            found.settlements.forget(&path);
+            found.settled.retain(|conflict| conflict.path != path);
+        }
+        found.settlements.clone()
+    }
+
+    /// Returns the paths of the nodes that have conflicts.
+    fn paths(&self) -> Vec<String> {
+        let found = self.0.lock();
+        found.conflicts.iter().chain(&found.settled).map(|conflict| conflict.path.clone()).collect()
     }
 
     /// Returns the open conflicts as JSON.
@@ -75,7 +103,14 @@ impl OpenConflicts {
     ///
     /// Errors: [`ErrorKind::NotFound`] if a path names none, [`ErrorKind::Stale`] if one is of a
     /// kind that no side can win. Then nothing is settled.
-    fn settle(&self, paths: &[String], tree: &Tree, side: Side, mountpoint: &str) -> Result<usize> {
+    fn settle(
+        &self,
+        paths: &[String],
+        side: Side,
+        tree: &Tree,
+        fingerprints: &BTreeMap<String, String>,
+        mountpoint: &str,
+    ) -> Result<usize> {
         let mut found = self.0.lock();
         if !found.is_of_changes {
             let message = "there are no conflicts to settle: `icechunkfs commit` and `icechunkfs refresh` find them";
@@ -84,6 +119,11 @@ impl OpenConflicts {
         let mut settlements = found.settlements.clone();
         let mut open = found.conflicts.clone();
         let mut settled = found.settled.clone();
+        let mut given_up = found.given_up.clone();
+        let mut give_up = |part: &Conflict| {
+            let now = fingerprints.get(&part.path).filter(|_| side == Side::Theirs);
+            given_up.extend(now.map(|now| (part.path.clone(), now.clone())));
+        };
         let mut count = 0;
         for path in paths {
             let before = count;
@@ -98,8 +138,10 @@ impl OpenConflicts {
                     return Err(not_settled(&conflict, mountpoint));
                 }
                 count += 1;
-                let rest = conflict.coords.iter().filter(|coords| !part.coords.contains(coords));
-                let rest: Vec<Vec<u32>> = rest.cloned().collect();
+                give_up(&part);
+                let taken: HashSet<&Vec<u32>> = part.coords.iter().collect();
+                let rest: Vec<Vec<u32>> =
+                    conflict.coords.iter().filter(|coords| !taken.contains(coords)).cloned().collect();
                 if !rest.is_empty() {
                     left.push(Conflict { coords: rest, ..conflict });
                 }
@@ -107,6 +149,7 @@ impl OpenConflicts {
             }
             if now.is_empty() {
                 for part in settled.iter().filter_map(|conflict| part_at(conflict, path, tree)) {
+                    give_up(&part);
                     count += usize::from(settlements.settle(&part, side));
                 }
             }
@@ -119,7 +162,7 @@ impl OpenConflicts {
             }
             open = left;
         }
-        *found = Known { conflicts: open, settled, settlements, is_of_changes: true };
+        *found = Known { conflicts: open, settled, settlements, given_up, is_of_changes: true };
         Ok(count)
     }
 
@@ -218,7 +261,10 @@ impl Session {
             absolute.push(self.repository_path(path).await?);
         }
         let base = self.working.upper().base();
-        let count = self.conflicts.settle(&absolute, &base.tree, side, &self.mountpoint())?;
+        let (_, detected) = self.detect_changes().await?;
+        let fingerprints: BTreeMap<String, String> =
+            self.conflicts.paths().into_iter().map(|path| (path.clone(), self.fingerprint(&detected, &path))).collect();
+        let count = self.conflicts.settle(&absolute, side, &base.tree, &fingerprints, &self.mountpoint())?;
         let whose = match side {
             Side::Ours => "the changes of this mount",
             Side::Theirs => "the concurrent commits",
@@ -226,6 +272,34 @@ impl Session {
         let plural = if count == 1 { "" } else { "s" };
         let text = format!("settled {count} conflict{plural}: the next commit takes what is of {whose}\n");
         Ok((text, json!({ "settled": count })))
+    }
+
+    /// Returns what is settled of `detected`.
+    pub(super) fn settlements(&self, detected: &DetectedChanges) -> Settlements {
+        self.conflicts.settlements(|path| self.fingerprint(detected, path))
+    }
+
+    /// Describes the changes of the node that conflicts call `path`: its document, and each chunk
+    /// with the time when its file was last written.
+    fn fingerprint(&self, detected: &DetectedChanges, path: &str) -> String {
+        let changes = &detected.changes;
+        let base = self.working.upper().base();
+        let document = changes.updated.iter().find(|node| node.path == path);
+        let id = document.map(|node| node.id).or_else(|| {
+            let Some(TreePlace::Directory(index)) = base.tree.place_of(path) else { return None };
+            base.tree.table().id(base.tree.snapshot(), index)
+        });
+        let document = document.or_else(|| changes.updated.iter().find(|node| Some(node.id) == id));
+        let mut text = document.map(|node| String::from_utf8_lossy(&node.zarr_json).into_owned()).unwrap_or_default();
+        for (coords, change) in id.and_then(|id| changes.chunks.get(&id)).into_iter().flatten() {
+            let _ = write!(text, "\n{coords:?} {}", description(change));
+            if let ChunkChange::File(file) = change
+                && let Ok(written) = rustix::fs::statat(&*file.directory, &file.name, AtFlags::SYMLINK_NOFOLLOW)
+            {
+                let _ = write!(text, " {}.{}", written.st_ctime, written.st_ctime_nsec);
+            }
+        }
+        text
     }
 
     /// Returns the mountpoint as text.

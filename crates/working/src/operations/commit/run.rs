@@ -89,7 +89,7 @@ impl Commit<'_> {
             message: if message.is_empty() { DEFAULT_MESSAGE.to_owned() } else { message },
             metadata,
             amend,
-            settlements: self.session.conflicts.settlements().with_others(on_conflict.unwrap_or_default()),
+            settlements: self.session.settlements(detected).with_others(on_conflict.unwrap_or_default()),
             unconfirmed: upper.unpublished(),
             host: Some(Arc::new(WorkingHost::new(self.session, detected))),
             ..Request::default()

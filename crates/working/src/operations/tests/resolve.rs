@@ -181,3 +181,54 @@ async fn where_no_side_can_be_taken_the_command_that_helps_is_named() {
     let found = committed(&lab, "third").await;
     assert!(!found.contains_key("a/zarr.json") && found["m/c/0"] == "mine");
 }
+
+/// Nobody has given up what is written after it was settled that the rest gives way.
+#[tokio::test]
+async fn what_is_written_later_does_not_give_way() {
+    let lab = Lab::new().await;
+    let [programs, other] = two(&lab).await;
+    for (mount, text) in [(&programs, "mine"), (&other, "their")] {
+        mount.put("a/c/0", text).await;
+        mount.put("m/zarr.json", &document(text, "")).await;
+    }
+    other.commit().await;
+    conflicts(&programs).await;
+    resolve(&programs, &["/"], Side::Theirs).await;
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    programs.put("a/c/0", "both").await;
+    programs.put("m/zarr.json", &document("both", "")).await;
+    conflicts(&programs).await;
+    assert_eq!(programs.get("a/c/0").await, "both");
+    resolve(&programs, &["/"], Side::Ours).await;
+    // What is kept is kept as it is at the commit.
+    programs.put("a/c/0", "last").await;
+    programs.commit().await;
+    let found = committed(&lab, "third").await;
+    assert_eq!((&*found["a/c/0"], &found["m/zarr.json"]), ("last", &document("both", "")));
+}
+
+/// The deletions of a smaller shape must not remain in a larger one.
+#[tokio::test]
+async fn a_smaller_and_a_larger_shape_are_not_settled() {
+    let shape = |length: u32| ARRAY.replace("\"shape\":[8]", &format!("\"shape\":[{length}]"));
+    for (mine, theirs) in [(4, 10), (10, 4)] {
+        for side in [Side::Ours, Side::Theirs] {
+            let lab = Lab::new().await;
+            let [programs, other] = two(&lab).await;
+            for (mount, length) in [(&programs, mine), (&other, theirs)] {
+                if length < 8 {
+                    mount.unlink("a/c/7").await.unwrap();
+                }
+                mount.put("a/zarr.json", &shape(length)).await;
+            }
+            other.commit().await;
+            let before = committed(&lab, "third").await;
+            conflicts(&programs).await;
+            resolve(&programs, &["a"], side).await;
+            conflicts(&programs).await;
+            let text = programs.session.conflicts_text();
+            assert!(text.contains("icechunkfs discard"), "{mine} {theirs} {side:?}: {text}");
+            assert_eq!(committed(&lab, "fourth").await, before);
+        }
+    }
+}
