@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use tokio::runtime::Runtime;
 
 use crate::fuse::mount_table;
@@ -11,11 +12,12 @@ use crate::fuse::open_mount::{Deadline, OpenMount, REPLY_TIMEOUT};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory;
 use icechunkfs_base::times::system_clock;
+use icechunkfs_base::trust::mounts::mount_id;
 use icechunkfs_base::{printable, shell};
 use icechunkfs_repo::commit::engine::{Engine, EngineOptions};
 use icechunkfs_repo::reader::Reader;
 use icechunkfs_repo::reader::memory::Budget;
-use icechunkfs_repo::repo::refs::RefSpec;
+use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use icechunkfs_repo::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs_store::recognize::{self, Kind};
 use icechunkfs_store::storage;
@@ -81,7 +83,7 @@ pub async fn repository(repo: &str, settings: &Settings) -> Result<Repository> {
         opened => return opened,
     };
     let Ok(Location { place: StorePlace::Local(path), shown }) = Location::parse(repo) else { return Err(error) };
-    match mounted_repository(&path) {
+    match mounted_repository(&path)? {
         Some(mounted) => at(&mounted, settings).await,
         None => Err(explained(error, repo, &path, &shown)),
     }
@@ -95,17 +97,36 @@ fn may_be_something_else(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::NotARepository)
 }
 
-/// Returns the location of the repository that the mount at or above `path` shows. The daemon of
-/// another user could name any.
-fn mounted_repository(path: &Path) -> Option<String> {
-    let mounts = mount_table::own_mounts().ok()?.into_iter();
-    let mount =
-        mounts.filter(|mount| path.starts_with(&mount.mountpoint)).max_by_key(|mount| mount.mountpoint.clone())?;
-    let mount = OpenMount::open(&mount.mountpoint).ok()?;
+/// Returns the location of the repository whose mount `path` is in; none if it is in no mount of
+/// this user, or not there: the text of a path proves nothing.
+///
+/// Errors: [`ErrorKind::InvalidInput`] if the mount shows something else than branch `main`, on
+/// which commands act unless they are told another one.
+fn mounted_repository(path: &Path) -> Result<Option<String>> {
+    let Some(MountInfo { repository, kind, reference, branch, .. }) = info_of_mount(path) else { return Ok(None) };
+    if kind == "branch" && branch.as_deref() == Some(DEFAULT_BRANCH) {
+        return Ok(Some(repository));
+    }
+    let [repository, reference] = [repository, reference].map(|text| printable::line(&text));
+    let path = path.display();
+    Err(Error::invalid(format!(
+        "{path} is in a mount of {kind} {reference}: name the repository itself, {repository}, and the branch, tag or snapshot that you mean"
+    )))
+}
+
+/// Returns what the mount of this user that has the existing `path` says of itself. The daemon of
+/// another user could name any repository.
+fn info_of_mount(path: &Path) -> Option<MountInfo> {
+    let here = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let id = mount_id(&here).ok()?;
+    let found = mount_table::find_id(id).ok()??;
+    let mount = OpenMount::open(&found.mountpoint).ok()?;
+    if mount.mount().id != id || !found.is_icechunkfs() {
+        return None;
+    }
     mount.require_own().ok()?;
     let info = mount.read("info.json", Deadline::after(REPLY_TIMEOUT)).ok()?.ok()?;
-    let info: MountInfo = serde_json::from_slice(&info).ok()?;
-    Some(info.repository)
+    serde_json::from_slice(&info).ok()
 }
 
 /// Returns `error` with what is at `path`, if that is known, or what the user may have meant.

@@ -18,6 +18,20 @@ fn a_path_in_a_mount_names_its_repository() {
     }
     run_on(mount.path(), &["tag", "create", "v1"]).success();
     assert!(run_on(&place, &["log"]).text().contains("(main, tag v1)"));
+    // The text of a path proves nothing, and what is not there is in no mount.
+    for elsewhere in ["../nothing", "nothing", "a/../../nothing"] {
+        let run = |words: &[&str]| {
+            let mut command = std::process::Command::new(crate::common::program());
+            crate::common::run(command.args(words).current_dir(mount.path()))
+        };
+        run(&["branch", elsewhere, "create", "dev"]).failure();
+        run(&["log", elsewhere]).failure();
+    }
+    // Commands act on branch main, which that mount does not show.
+    run_on(&place, &["branch", "create", "dev"]).success();
+    let dev = Mount::new(&place, &["--branch", "dev", "-o", "ro"]);
+    let told = run_on(dev.path(), &["log"]).failure();
+    assert!(told.contains("a mount of branch dev") && told.contains(&place.display().to_string()), "{told}");
 }
 
 #[test]
@@ -30,7 +44,7 @@ fn commits_are_listed_as_they_can_be_named() {
         let lines: Vec<&str> = lines.lines().collect();
         assert!(lines[0].ends_with(" (main) the second") && lines[1].ends_with(" the first"), "{lines:?}");
         let (id, _) = lines[1].split_once(' ').unwrap();
-        run_on(&place, &["branch", "create", "old", "--at", &id[..10].to_lowercase()]).success();
+        run_on(&place, &["branch", "create", "old", "--at", &id[..12].to_lowercase()]).success();
         let listed = run_on(&place, &["branch"]).text();
         assert!(listed.lines().any(|line| line.starts_with(id) && line.ends_with("old")), "{listed}");
         let text = run_on(&place, &["log"]).text();
