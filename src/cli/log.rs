@@ -130,8 +130,12 @@ pub(crate) fn run(arguments: &LogArgs) -> Result<()> {
     open::run(async {
         let repository = arguments.repo.open().await?;
         let is_drawn = arguments.graph || arguments.svg;
-        let is_text = !arguments.json;
-        let refs = if arguments.all || is_text { repository.refs().await? } else { Refs::default() };
+        let refs = match (arguments.all || is_drawn, arguments.json) {
+            (true, _) => repository.refs().await?,
+            (false, true) => Refs::default(),
+            // Their names are an addition, without which the commits are still shown.
+            (false, false) => repository.refs().await.unwrap_or_default(),
+        };
         let selection = Selection { repository: &repository, refs: &refs, spec: &spec, arguments };
         if is_drawn {
             return selection.draw().await;

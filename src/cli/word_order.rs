@@ -24,7 +24,8 @@ pub(super) fn as_expected(mut words: Vec<OsString>) -> Vec<OsString> {
         }
         (Some(repo), next) if !is_option(repo) && !is_action(repo) && repo != "help" => {
             let asks_for_help = next.is_some_and(|word| word == "-h" || word == "--help");
-            if next.is_none_or(is_option) && !asks_for_help {
+            let has_action = words.iter().skip(at + 2).any(is_action);
+            if next.is_none_or(is_option) && !asks_for_help && !has_action {
                 words.insert(at + 2, (*default).into());
             }
         }
@@ -68,6 +69,8 @@ mod tests {
             "icechunkfs branch create",
             "icechunkfs log branch repo",
             "icechunkfs config repo set a b",
+            "icechunkfs branch repo -v create x",
+            "icechunkfs config repo --error-format json set a b",
         ] {
             assert_eq!(ordered(line), line);
         }

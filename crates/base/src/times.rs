@@ -51,7 +51,7 @@ pub fn parse_time(text: &str) -> Result<u64> {
         time
     } else {
         let last = match text.parse::<jiff::civil::Date>() {
-            Ok(date) if text.len() == "2026-08-20".len() => date.at(23, 59, 59, 999_999_000),
+            Ok(date) if text.len() <= "2026-08-20".len() => date.at(23, 59, 59, 999_999_000),
             // A zone in brackets or an offset without a time would be left out by this parser.
             _ if text.contains(['[', '+', 'Z', 'z']) => return Err(wrong()),
             _ => text.parse::<jiff::civil::DateTime>().map_err(|_| wrong())?,
@@ -139,6 +139,7 @@ mod tests {
             ("2026-11-20T07:36:29Z", now),
             ("2026-11-20 07:36:29", now),
             ("2026-11-20 07:36", now - 29_000_000),
+            ("20261120", parse_time("2026-11-20").unwrap()),
         ] {
             assert_eq!(parse_past(text, now).unwrap(), expected, "{text}");
         }

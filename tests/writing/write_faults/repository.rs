@@ -156,7 +156,7 @@ fn status_says_that_the_branch_cannot_be_read() {
         let is_said = |text: &str| text.contains("the branch cannot be read") && text.contains("icechunkfs verify");
         let assert_said = |how: &str| {
             for text in texts() {
-                assert!(is_said(&text) && text.contains("added: 1"), "{how}: {text}");
+                assert!(is_said(&text) && text.contains("added     /a"), "{how}: {text}");
             }
             let why = mount.control_json("status.json")["branch_unreadable"].to_string();
             assert!(why.len() > 10 && why != "null", "{how}: {why}");

@@ -5,7 +5,8 @@
 //! | `main` | the branch or tag of that name, or else the snapshot with that id |
 //! | `branch/main`, `tag/v1`, `snapshot/ID` | the same, without ambiguity |
 //! | `main~2` | the commit two before it |
-//! | `E5D7VV9W` | the commit of a branch or tag whose id begins so, if there is only one |
+//! | `E5D7VV9W` | the commit of a branch or tag whose id begins so, if there is only one; of at
+//!   least 7 characters |
 //!
 //! Names may contain `/` and `~`. A name that exists takes precedence over `~N` and ids, but never
 //! over the unambiguous forms: a word that begins like one means nothing else, so that no ref can
@@ -17,12 +18,14 @@ use super::history::walk_all;
 use super::refs::{RefSpec, Refs, unknown_name};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::printable;
+use icechunkfs_format::format::envelope::SpecVersion;
 use icechunkfs_format::format::ids::ObjectId;
 
-/// Fewest characters of an abbreviated id, as in git.
-const MIN_PREFIX: usize = 4;
-/// Commits that are searched for an abbreviated id. In version 1 each costs a round trip.
-const MAX_SEARCHED: usize = 5000;
+/// Fewest characters of an abbreviated id, as git prints them. Shorter words are mistyped names.
+const MIN_PREFIX: usize = 7;
+/// Commits that are searched for an abbreviated id: in version 1 each costs a round trip.
+const MAX_SEARCHED: usize = 20_000;
+const MAX_SEARCHED_V1: usize = 300;
 /// Commits that an ambiguous abbreviation lists.
 const MAX_CANDIDATES: usize = 5;
 
@@ -106,18 +109,24 @@ async fn with_prefix(repository: &Repository, word: &str, refs: &Refs) -> Result
         return Ok(None);
     }
     let mut found = Vec::new();
-    let mut left = MAX_SEARCHED;
+    let mut left = if repository.version() == SpecVersion::V1 { MAX_SEARCHED_V1 } else { MAX_SEARCHED };
     let tips: Vec<ObjectId> = refs.branches.values().chain(refs.tags.values()).copied().collect();
-    walk_all(repository, tips, |commit| {
+    let walked = walk_all(repository, tips, |commit| {
         if commit.id.to_string().starts_with(&prefix) {
             found.push((commit.id, commit.title()));
         }
         left -= 1;
         Ok(left > 0 && found.len() < MAX_CANDIDATES)
-    })
-    .await?;
+    });
+    // A history that cannot be read has no abbreviations; the word may be a mistyped name.
+    if walked.await.is_err() {
+        return Ok(None);
+    }
     match found.as_slice() {
         [] => Ok(None),
+        [(id, _)] if left == 0 => Err(Error::invalid(format!(
+            "`{word}` begins the id of {id}, and perhaps others: the history is too long to search; write the whole id"
+        ))),
         [(id, _)] => Ok(Some(Resolved { id: *id, spec: RefSpec::Snapshot(*id) })),
         _ => {
             let all: Vec<String> =
@@ -218,19 +227,22 @@ mod tests {
         assert!(error.to_string().contains("is branch/branch/only"), "{error}");
         let error = find("mian").await.unwrap_err();
         assert!(error.to_string().contains("did you mean `main`"), "{error}");
-        // Abbreviations, whatever the ids have in common.
-        let [one, two] = [id(1), id(2)].map(|id| id.to_string());
-        let common = std::iter::zip(one.bytes(), two.bytes()).take_while(|(one, other)| one == other).count();
-        let unique = two.get(..(common + 1).max(MIN_PREFIX)).unwrap().to_lowercase();
-        assert_eq!(repository.resolve_revision(&unique).await.unwrap().id, id(2), "{unique}");
-        assert_eq!(repository.resolve_revision(&format!("{unique}~1")).await.unwrap().id, id(1));
-        if common >= MIN_PREFIX {
-            let error = repository.resolve_revision(two.get(..common).unwrap()).await.unwrap_err().to_string();
-            assert!(error.contains("several commits") && error.contains(&two), "{error}");
-        }
         for nothing in ["", "~", "~1", "main~x", "tag/main", "snapshot/main", "main/~1", "branch/only", "tag/x~"] {
             assert_eq!(find(nothing).await.unwrap_err().kind(), ErrorKind::NotFound, "{nothing}");
         }
         assert_eq!(repository.resolve_revision(&id(9).to_string()).await.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    #[tokio::test]
+    async fn ids_are_abbreviated_while_they_are_unique() {
+        let like = |last: u8| ObjectId([7, 7, 7, 7, 7, 7, 7, 7, 7, 7, last, 1]);
+        let repository = open(repo(&[(like(0), -1), (like(255), 0), (id(3), 1)], &[("main", 2)])).await;
+        let find = async |word: &str| repository.resolve_revision(word).await.map(|found| found.id);
+        let [one, other, third] = [like(0), like(255), id(3)].map(|id| id.to_string());
+        assert_eq!(find(third.get(..7).unwrap()).await.unwrap(), id(3));
+        assert_eq!(find(&format!("{}~1", third.get(..9).unwrap().to_lowercase())).await.unwrap(), like(255));
+        assert_eq!(find(third.get(..6).unwrap()).await.unwrap_err().kind(), ErrorKind::NotFound);
+        let error = find(one.get(..8).unwrap()).await.unwrap_err().to_string();
+        assert!(error.contains("several commits") && error.contains(&one) && error.contains(&other), "{error}");
+        assert_eq!(find(one.get(..18).unwrap()).await.unwrap(), like(0));
     }
 }

@@ -31,7 +31,7 @@ use crate::repo::refs::RefSpec;
 use crate::repo::revision::Resolved;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
-use icechunkfs_base::times::parse_time;
+use icechunkfs_base::times::{parse_past, system_clock};
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 
@@ -109,7 +109,7 @@ pub async fn check_objects(repository: &Repository, now: &Snapshot, source: Obje
 pub async fn resolve_source(repository: &Repository, word: &str, branch: &str) -> Result<Resolved> {
     match repository.resolve_revision(word).await {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let Ok(time) = parse_time(word) else { return Err(error) };
+            let Ok(time) = parse_past(word, system_clock()) else { return Err(error) };
             let spec = RefSpec::AsOf { branch: branch.to_owned(), time };
             Ok(Resolved { id: repository.resolve(&spec).await?, spec })
         }

@@ -40,6 +40,10 @@ pub struct Status {
     /// answer.
     #[serde(default)]
     pub branch_unreadable: Option<String>,
+    /// True if the reason is that the store did not answer in time: what is not known of the branch
+    /// may be as it was.
+    #[serde(default)]
+    pub is_branch_slow: bool,
     /// Path of the mount's root (`--root`) if other commits moved, deleted or made it anew: the
     /// mount does not show what is there now.
     #[serde(default)]
@@ -121,20 +125,20 @@ pub struct ArrayStatus {
 impl Session {
     /// Returns the status of the working tree and of the branch.
     pub async fn status(&self) -> Result<Status> {
-        let mut status = self.local_status().await?;
+        let status = self.local_status().await?;
         // An unreadable branch must not hide the local changes, nor keep them waiting.
-        let mut with_branch = status.clone();
+        let mut with_branch = status;
         // Boxed: the compiler cannot prove that futures this deep are `Send`.
         let asked: BoxFuture<'_, Result<()>> = Box::pin(self.add_branch(&mut with_branch));
         match tokio::time::timeout(BRANCH_WAIT, asked).await {
-            Ok(Ok(())) => status = with_branch,
-            Ok(Err(error)) => status.branch_unreadable = Some(error.to_string()),
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => with_branch.branch_unreadable = Some(error.to_string()),
             Err(_) => {
                 let message = format!("the store did not answer within {} s", BRANCH_WAIT.as_secs());
-                status.branch_unreadable = Some(message);
+                (with_branch.branch_unreadable, with_branch.is_branch_slow) = (Some(message), true);
             }
         }
-        Ok(status)
+        Ok(with_branch)
     }
 
     /// Adds the state of the branch to `status`.
@@ -184,6 +188,7 @@ impl Session {
             branch_reset: false,
             branch_gone: false,
             branch_unreadable: None,
+            is_branch_slow: false,
             tip: None,
             lost_root: self.lost_root().await?,
             clean: changes.is_empty() && detected.violations.is_empty(),

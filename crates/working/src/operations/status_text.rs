@@ -73,7 +73,9 @@ impl Status {
         if !line.is_empty() {
             let _ = writeln!(text, "{line}");
         }
-        if let Some(why) = &self.branch_unreadable {
+        if let Some(why) = self.branch_unreadable.as_ref().filter(|_| self.is_branch_slow) {
+            let _ = writeln!(text, "what the branch has now is not known: {}", printable::line(why));
+        } else if let Some(why) = &self.branch_unreadable {
             let _ = writeln!(
                 text,
                 "the branch cannot be read: {}. A commit fails until it can, and the changes below stay: check the storage with `icechunkfs \
