@@ -110,7 +110,7 @@ fn an_unusable_mountpoint_is_an_error() {
     for (words, message) in [
         (vec!["-o", "frobnicate"], "unknown mount option `frobnicate`"),
         (vec!["--memory", "1K"], "too small"),
-        (vec!["--memory", "much"], "is no size"),
+        (vec!["--memory", "much"], "is not a valid size"),
         (vec!["--io", "passthrough", "--io-uring"], "give one of them"),
         (vec!["--io", "fast"], "possible values: auto, cached, passthrough"),
         (vec!["-o", "tag=a,branch=b"], "one of a branch, a tag and a snapshot"),

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use parking_lot::Mutex;
 use rustix::fs::AtFlags;
@@ -47,7 +48,7 @@ struct Known {
     settlements: Settlements,
     /// The changes of each node of which something is to give way, as they were when that was
     /// settled.
-    given_up: BTreeMap<String, String>,
+    given_up: BTreeMap<String, u64>,
 }
 
 impl OpenConflicts {
@@ -68,21 +69,13 @@ impl OpenConflicts {
         *self.0.lock() = Known::default();
     }
 
-    /// Returns what is settled of changes with these fingerprints, by the path of a node. What was
-    /// written after it was settled to give way is not what the user gave up: that is asked again.
-    fn settlements(&self, fingerprint: impl Fn(&str) -> String) -> Settlements {
+    /// Forgets what is settled for the nodes at `paths`, and returns the rest.
+    fn settlements_without(&self, paths: &[String]) -> Settlements {
         let mut found = self.0.lock();
-        let is_other = |path: &String, before: &String| fingerprint(path) != *before;
-        let written: Vec<String> = found
-            .given_up
-            .iter()
-            .filter(|(path, before)| is_other(path, before))
-            .map(|(path, _)| path.clone())
-            .collect();
-        for path in written {
-            found.given_up.remove(&path);
-            found.settlements.forget(&path);
-            found.settled.retain(|conflict| conflict.path != path);
+        for path in paths {
+            found.given_up.remove(path);
+            found.settlements.forget(path);
+            found.settled.retain(|conflict| conflict.path != *path);
         }
         found.settlements.clone()
     }
@@ -108,7 +101,7 @@ impl OpenConflicts {
         paths: &[String],
         side: Side,
         tree: &Tree,
-        fingerprints: &BTreeMap<String, String>,
+        fingerprints: &BTreeMap<String, u64>,
         mountpoint: &str,
     ) -> Result<usize> {
         let mut found = self.0.lock();
@@ -122,7 +115,7 @@ impl OpenConflicts {
         let mut given_up = found.given_up.clone();
         let mut give_up = |part: &Conflict| {
             let now = fingerprints.get(&part.path).filter(|_| side == Side::Theirs);
-            given_up.extend(now.map(|now| (part.path.clone(), now.clone())));
+            given_up.extend(now.map(|now| (part.path.clone(), *now)));
         };
         let mut count = 0;
         for path in paths {
@@ -262,8 +255,15 @@ impl Session {
         }
         let base = self.working.upper().base();
         let (_, detected) = self.detect_changes().await?;
-        let fingerprints: BTreeMap<String, String> =
-            self.conflicts.paths().into_iter().map(|path| (path.clone(), self.fingerprint(&detected, &path))).collect();
+        // What was written since is not given up with what is settled now.
+        drop(self.settlements(&detected));
+        let fingerprints: BTreeMap<String, u64> = self
+            .conflicts
+            .paths()
+            .into_iter()
+            .filter(|_| side == Side::Theirs)
+            .map(|path| (path.clone(), self.fingerprint(&detected, &path)))
+            .collect();
         let count = self.conflicts.settle(&absolute, side, &base.tree, &fingerprints, &self.mountpoint())?;
         let whose = match side {
             Side::Ours => "the changes of this mount",
@@ -274,14 +274,18 @@ impl Session {
         Ok((text, json!({ "settled": count })))
     }
 
-    /// Returns what is settled of `detected`.
+    /// Returns what is settled of `detected`. What was written after it was settled to give way is
+    /// not what the user gave up: that is asked again.
     pub(super) fn settlements(&self, detected: &DetectedChanges) -> Settlements {
-        self.conflicts.settlements(|path| self.fingerprint(detected, path))
+        let given_up = self.conflicts.0.lock().given_up.clone();
+        let is_other = |(path, before): &(String, u64)| self.fingerprint(detected, path) != *before;
+        let written: Vec<String> = given_up.into_iter().filter(is_other).map(|(path, _)| path).collect();
+        self.conflicts.settlements_without(&written)
     }
 
-    /// Describes the changes of the node that conflicts call `path`: its document, and each chunk
-    /// with the time when its file was last written.
-    fn fingerprint(&self, detected: &DetectedChanges, path: &str) -> String {
+    /// Returns a hash of the changes of the node that conflicts call `path`: of its document, and
+    /// of each chunk with the time when its file was last written.
+    fn fingerprint(&self, detected: &DetectedChanges, path: &str) -> u64 {
         let changes = &detected.changes;
         let base = self.working.upper().base();
         let document = changes.updated.iter().find(|node| node.path == path);
@@ -290,16 +294,17 @@ impl Session {
             base.tree.table().id(base.tree.snapshot(), index)
         });
         let document = document.or_else(|| changes.updated.iter().find(|node| Some(node.id) == id));
-        let mut text = document.map(|node| String::from_utf8_lossy(&node.zarr_json).into_owned()).unwrap_or_default();
+        let mut hasher = DefaultHasher::new();
+        document.map(|node| &*node.zarr_json).hash(&mut hasher);
         for (coords, change) in id.and_then(|id| changes.chunks.get(&id)).into_iter().flatten() {
-            let _ = write!(text, "\n{coords:?} {}", description(change));
+            (coords, description(change)).hash(&mut hasher);
             if let ChunkChange::File(file) = change
                 && let Ok(written) = rustix::fs::statat(&*file.directory, &file.name, AtFlags::SYMLINK_NOFOLLOW)
             {
-                let _ = write!(text, " {}.{}", written.st_ctime, written.st_ctime_nsec);
+                (written.st_ctime, written.st_ctime_nsec).hash(&mut hasher);
             }
         }
-        text
+        hasher.finish()
     }
 
     /// Returns the mountpoint as text.

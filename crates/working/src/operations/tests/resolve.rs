@@ -207,6 +207,26 @@ async fn what_is_written_later_does_not_give_way() {
     assert_eq!((&*found["a/c/0"], &found["m/zarr.json"]), ("last", &document("both", "")));
 }
 
+#[tokio::test]
+async fn settling_one_chunk_gives_up_nothing_of_another() {
+    let lab = Lab::new().await;
+    let [programs, other] = two(&lab).await;
+    for (mount, text) in [(&programs, "mine"), (&other, "their")] {
+        mount.put("a/c/0", text).await;
+        mount.put("a/c/1", text).await;
+    }
+    other.commit().await;
+    conflicts(&programs).await;
+    resolve(&programs, &["a/c/0"], Side::Theirs).await;
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    programs.put("a/c/0", "both").await;
+    resolve(&programs, &["a/c/1"], Side::Theirs).await;
+    conflicts(&programs).await;
+    let text = programs.session.conflicts_text();
+    assert!(text.contains("[0]") && !text.contains("[1]"), "{text}");
+    assert_eq!(programs.get("a/c/0").await, "both");
+}
+
 /// The deletions of a smaller shape must not remain in a larger one.
 #[tokio::test]
 async fn a_smaller_and_a_larger_shape_are_not_settled() {
