@@ -15,7 +15,6 @@ use crate::fuse::open_mount::{Deadline, OpenMount, REPLY_TIMEOUT};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::printable;
 use icechunkfs_repo::commit::engine::OnConflict;
-use icechunkfs_tree::mount_facts::MountInfo;
 use icechunkfs_working::operations::CommitOptions;
 use icechunkfs_working::operations::paths::ShownPart;
 use icechunkfs_working::operations::request::{Answer, Command};
@@ -264,15 +263,6 @@ pub(super) fn read(mount: &OpenMount, file: &str) -> Result<Vec<u8>> {
     mount.read(file, Deadline::after(REPLY_TIMEOUT))?.map_err(|error| mount.failure(file, error))
 }
 
-/// Returns what `mount` says about itself.
-pub(super) fn info(mount: &OpenMount) -> Result<MountInfo> {
-    let wrong = |e| {
-        let place = mount.mount().mountpoint.display();
-        Error::with_source(ErrorKind::Corrupt, format!("{place}: info.json"), e)
-    };
-    serde_json::from_slice(&read(mount, "info.json")?).map_err(wrong)
-}
-
 /// Converts `path`, on this machine or in the mount, to one in the mount.
 pub(super) fn path_in_mount(mount: &OpenMount, path: &str) -> Result<String> {
     Ok(inside_mount(mount, path)?.unwrap_or_else(|| path.to_owned()))
@@ -283,7 +273,7 @@ pub(super) fn path_in_mount(mount: &OpenMount, path: &str) -> Result<String> {
 /// already. The empty path stays.
 pub(super) fn repository_path(mount: &OpenMount, path: &str) -> Result<String> {
     let path = match inside_mount(mount, path)? {
-        Some(inside) => ShownPart::of(&info(mount)?.options).path_of(&inside)?,
+        Some(inside) => ShownPart::of(&mount.info()?.options).path_of(&inside)?,
         None => path.to_owned(),
     };
     // The daemon takes an absolute path below its mountpoint for one of the mount.

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use tracing::warn;
 
@@ -16,6 +16,7 @@ use super::served_mount::{Connection, ServedMount};
 use super::unmount::{self, UnmountMode};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::file_name::is_dots;
+use icechunkfs_store::recognize::{self, Kind};
 
 /// Place of a new mount, checked and open: the mount is made there, whatever its path means by
 /// then.
@@ -122,24 +123,21 @@ fn check_directory(directory: &OwnedFd, place: &str, nonempty: bool) -> Result<(
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let listed = rustix::fs::openat(directory, ".", flags, Mode::empty()).map_err(failed)?;
-    let mut names = Vec::new();
     for entry in Dir::new(listed).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let name = entry.file_name().to_bytes();
-        if !is_dots(name) {
-            names.push(name.to_owned());
+        if !is_dots(entry.map_err(failed)?.file_name().to_bytes()) {
+            return Err(Error::new(ErrorKind::Busy, not_empty(directory, place)));
         }
     }
-    if names.is_empty() {
-        return Ok(());
-    }
-    let has = |name: &str| names.iter().any(|other| other == name.as_bytes());
-    let message = if has("repo") || (has("refs") && has("snapshots")) {
-        format!(
+    Ok(())
+}
+
+/// Returns the message for a mountpoint that is not empty. Nobody means to mount over a repository.
+fn not_empty(directory: &OwnedFd, place: &str) -> String {
+    let has = |name: &str| rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    match recognize::directory(has) {
+        Some(Kind::Repository) => format!(
             "the mountpoint {place} is a repository: are the arguments swapped? The repository comes first, then the mountpoint"
-        )
-    } else {
-        format!("the mountpoint {place} is not empty: -o nonempty mounts over its files")
-    };
-    Err(Error::new(ErrorKind::Busy, message))
+        ),
+        _ => format!("the mountpoint {place} is not empty: -o nonempty mounts over its files"),
+    }
 }

@@ -33,6 +33,7 @@ use icechunkfs_base::shell;
 use icechunkfs_base::trust;
 use icechunkfs_base::trust::mounts::mount_id;
 use icechunkfs_store::recognize::{self, Kind};
+use icechunkfs_tree::mount_facts::MountInfo;
 use icechunkfs_views::control_directory;
 
 /// Longest time for replies that a daemon has in memory.
@@ -129,17 +130,20 @@ impl OpenMount {
         }
     }
 
-    /// Opens the mount that the current directory is in. The number of the mount in a descriptor of
-    /// the directory finds it, whatever the paths of both mean by then. Asks no file system: the
-    /// mount may hang.
-    ///
-    /// Errors: [`ErrorKind::NotFound`] if the directory is in no icechunkfs mount, or if another
-    /// mount covers that.
+    /// Opens the mount that the current directory is in, like [`OpenMount::around`].
     pub fn current() -> Result<Self> {
-        let here = mountpoint::current_directory()?;
-        let place = mountpoint::path_of(&here)?;
+        Self::around(&mountpoint::current_directory()?)
+    }
+
+    /// Opens the mount that `here` is in. The number of the mount in the descriptor finds it,
+    /// whatever the paths of both mean by then. Asks no file system: the mount may hang.
+    ///
+    /// Errors: [`ErrorKind::NotFound`] if that is no icechunkfs mount, or if another mount covers
+    /// it.
+    pub fn around(here: &OwnedFd) -> Result<Self> {
+        let place = mountpoint::path_of(here)?;
         let place = place.display();
-        let id = mount_id(&here).map_err(|errno| Error::io(&place, errno.into()))?;
+        let id = mount_id(here).map_err(|errno| Error::io(&place, errno.into()))?;
         let mut last = None;
         for _ in 0..mountpoint::TRIES {
             let Some(mount) = mount_table::find_id(id)?.filter(Mount::is_icechunkfs) else {
@@ -302,6 +306,17 @@ impl OpenMount {
     pub fn has_ended(&self) -> Result<bool> {
         let answer = self.answer(Question::Attributes, 0, Deadline::after(REPLY_TIMEOUT))?;
         Ok(answer.is_err_and(|error| Health::of_error(&error) == Health::Dead))
+    }
+
+    /// Returns what the mount says about itself.
+    pub fn info(&self) -> Result<MountInfo> {
+        const INFO: &str = "info.json";
+        let text = self.read(INFO, Deadline::after(REPLY_TIMEOUT))?.map_err(|error| self.failure(INFO, error))?;
+        let wrong = |e| {
+            let place = self.mount.mountpoint.display();
+            Error::with_source(ErrorKind::Corrupt, format!("{place}: {INFO}"), e)
+        };
+        serde_json::from_slice(&text).map_err(wrong)
     }
 
     /// Returns the error for a mount whose daemon has ended.

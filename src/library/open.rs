@@ -7,12 +7,10 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use tokio::runtime::Runtime;
 
-use crate::fuse::mount_table;
-use crate::fuse::open_mount::{Deadline, OpenMount, REPLY_TIMEOUT};
+use crate::fuse::open_mount::OpenMount;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory;
 use icechunkfs_base::times::system_clock;
-use icechunkfs_base::trust::mounts::mount_id;
 use icechunkfs_base::{printable, shell};
 use icechunkfs_repo::commit::engine::{Engine, EngineOptions};
 use icechunkfs_repo::reader::Reader;
@@ -27,9 +25,6 @@ use icechunkfs_tree::mount_facts::MountInfo;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::NodeTable;
 use icechunkfs_tree::tree::numbering::Numbering;
-
-/// Schemes of URLs, of which users forget a slash.
-const SCHEMES: [&str; 9] = ["s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "http", "https"];
 
 /// Worker threads for requests that had to wait. The threads never block, so that few are enough.
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
@@ -118,15 +113,9 @@ fn mounted_repository(path: &Path) -> Result<Option<String>> {
 /// another user could name any repository.
 fn info_of_mount(path: &Path) -> Option<MountInfo> {
     let here = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let id = mount_id(&here).ok()?;
-    let found = mount_table::find_id(id).ok()??;
-    let mount = OpenMount::open(&found.mountpoint).ok()?;
-    if mount.mount().id != id || !found.is_icechunkfs() {
-        return None;
-    }
+    let mount = OpenMount::around(&here).ok()?;
     mount.require_own().ok()?;
-    let info = mount.read("info.json", Deadline::after(REPLY_TIMEOUT)).ok()?.ok()?;
-    serde_json::from_slice(&info).ok()
+    mount.info().ok()
 }
 
 /// Returns `error` with what is at `path`, if that is known, or what the user may have meant.
@@ -136,13 +125,11 @@ fn explained(error: Error, repo: &str, path: &Path, shown: &str) -> Error {
     if let Some(found) = recognize::at(path).filter(|found| *found != Kind::Repository) {
         return Error::new(kind, format!("{shown} {}", found.instead_of_repository(&shell::quote(repo))));
     }
-    let scheme = repo.split_once(":/").filter(|(scheme, _)| SCHEMES.contains(scheme));
-    match scheme {
-        Some((scheme, rest)) if !path.exists() => {
-            let meant = format!("{scheme}://{}", rest.trim_start_matches('/'));
+    match Location::url_meant_by(repo).filter(|_| !path.exists()) {
+        Some(meant) => {
             Error::new(kind, format!("{shown}: no such directory: did you mean {}?", printable::line(&meant)))
         }
-        _ => error,
+        None => error,
     }
 }
 

@@ -41,13 +41,7 @@ const BEGINNINGS: [(&[u8], Kind); 9] = [
 pub fn at(path: &Path) -> Option<Kind> {
     let metadata = std::fs::metadata(path).ok()?;
     if metadata.is_dir() {
-        let has = |names: &[&str]| names.iter().any(|name| path.join(name).exists());
-        return match () {
-            () if has(&["repo"]) || (has(&["refs"]) && has(&["snapshots"])) => Some(Kind::Repository),
-            () if has(&["zarr.json"]) => Some(Kind::Zarr3),
-            () if has(&[".zgroup", ".zarray", ".zmetadata"]) => Some(Kind::Zarr2),
-            () => None,
-        };
+        return directory(|name| path.join(name).exists());
     }
     if !metadata.is_file() {
         return None;
@@ -55,6 +49,17 @@ pub fn at(path: &Path) -> Option<Kind> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     let start = first_bytes(file)?;
     BEGINNINGS.iter().find(|(bytes, _)| start.starts_with(bytes)).map(|(_, kind)| *kind)
+}
+
+/// Returns what a directory is that has the names for which `has` returns true.
+pub fn directory(has: impl Fn(&str) -> bool) -> Option<Kind> {
+    if has("repo") || (has("refs") && has("snapshots")) {
+        Some(Kind::Repository)
+    } else if has("zarr.json") {
+        Some(Kind::Zarr3)
+    } else {
+        [".zgroup", ".zarray", ".zmetadata"].into_iter().any(has).then_some(Kind::Zarr2)
+    }
 }
 
 fn first_bytes(file: File) -> Option<Vec<u8>> {

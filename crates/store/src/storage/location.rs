@@ -125,6 +125,15 @@ impl Location {
         };
         Ok(Location { place, shown: shown() })
     }
+
+    /// Returns the URL of a store that `words`, a path, is but for a forgotten slash; none if it is
+    /// not like one.
+    pub fn url_meant_by(words: &str) -> Option<String> {
+        let (scheme, rest) = words.split_once(":/")?;
+        let meant = format!("{scheme}://{}", rest.trim_start_matches('/'));
+        let is_of_store = |location: &Location| !matches!(location.place, StorePlace::Local(_));
+        Location::parse(&meant).ok().filter(is_of_store).map(|_| meant)
+    }
 }
 
 fn local(words: &str) -> Result<Location> {
