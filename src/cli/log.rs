@@ -1,6 +1,6 @@
 //! `icechunkfs log`: prints or draws the history of a snapshot.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -174,10 +174,7 @@ impl Selection<'_> {
             Ok(left > 0)
         };
         if arguments.all {
-            let mut names: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
-            for (kind, refs) in [("branch", &refs.branches), ("tag", &refs.tags)] {
-                refs.iter().for_each(|(name, id)| names.entry(*id).or_default().push(format!("{kind}/{name}")));
-            }
+            let mut names = names_of(refs, ["branch/", "tag/"]);
             let visit = |info: SnapshotInfo| {
                 let refs = names.remove(&info.id).unwrap_or_default();
                 take_one(info, Some(refs), None)
@@ -224,15 +221,23 @@ impl Selection<'_> {
     }
 }
 
+/// Returns the names of branches and tags, each kind with its prefix, by the commits that they
+/// point to.
+fn names_of(refs: &Refs, prefixes: [&str; 2]) -> HashMap<ObjectId, Vec<String>> {
+    let mut names: HashMap<ObjectId, Vec<String>> = HashMap::new();
+    for (prefix, refs) in std::iter::zip(prefixes, [&refs.branches, &refs.tags]) {
+        refs.iter().for_each(|(name, id)| names.entry(*id).or_default().push(format!("{prefix}{name}")));
+    }
+    names
+}
+
 /// Branches and tags by the commits that they point to, as text behind an id.
 struct Names(HashMap<ObjectId, String>);
 
 impl Names {
     fn of(refs: &Refs) -> Self {
-        let mut names: HashMap<ObjectId, Vec<String>> = HashMap::new();
-        refs.branches.iter().for_each(|(name, id)| names.entry(*id).or_default().push(name.clone()));
-        refs.tags.iter().for_each(|(name, id)| names.entry(*id).or_default().push(format!("tag {name}")));
-        Names(names.into_iter().map(|(id, names)| (id, format!(" ({})", names.join(", ")))).collect())
+        let names = names_of(refs, ["", "tag "]).into_iter();
+        Names(names.map(|(id, names)| (id, format!(" ({})", names.join(", ")))).collect())
     }
 
     fn get(&self, id: ObjectId) -> &str {
