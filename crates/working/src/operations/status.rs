@@ -125,20 +125,19 @@ pub struct ArrayStatus {
 impl Session {
     /// Returns the status of the working tree and of the branch.
     pub async fn status(&self) -> Result<Status> {
-        let status = self.local_status().await?;
+        let mut status = self.local_status().await?;
         // An unreadable branch must not hide the local changes, nor keep them waiting.
-        let mut with_branch = status;
         // Boxed: the compiler cannot prove that futures this deep are `Send`.
-        let asked: BoxFuture<'_, Result<()>> = Box::pin(self.add_branch(&mut with_branch));
+        let asked: BoxFuture<'_, Result<()>> = Box::pin(self.add_branch(&mut status));
         match tokio::time::timeout(BRANCH_WAIT, asked).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => with_branch.branch_unreadable = Some(error.to_string()),
+            Ok(Err(error)) => status.branch_unreadable = Some(error.to_string()),
             Err(_) => {
                 let message = format!("the store did not answer within {} s", BRANCH_WAIT.as_secs());
-                (with_branch.branch_unreadable, with_branch.is_branch_slow) = (Some(message), true);
+                (status.branch_unreadable, status.is_branch_slow) = (Some(message), true);
             }
         }
-        Ok(with_branch)
+        Ok(status)
     }
 
     /// Adds the state of the branch to `status`.
