@@ -3,21 +3,23 @@
 
 use std::ffi::OsString;
 
-/// Commands that have actions: their names, and which action is meant without one.
-const COMMANDS: [(&str, &[&str], &str); 3] = [
-    ("branch", &["list", "create", "delete", "reset"], "list"),
-    ("tag", &["list", "create", "delete"], "list"),
-    ("config", &["get", "set", "unset", "status", "metadata", "flags"], "get"),
-];
+use clap::CommandFactory;
+
+use super::args::Arguments;
+
+/// Commands that have actions, and which action is meant without one.
+const COMMANDS: [(&str, &str); 3] = [("branch", "list"), ("tag", "list"), ("config", "get")];
 
 /// Returns `words` with the repository before the action of a command, and with the action that is
 /// meant if there is none. A repository that has the name of an action is named `./NAME`.
 pub(super) fn as_expected(mut words: Vec<OsString>) -> Vec<OsString> {
     let is_option = |word: &OsString| word.to_str().is_some_and(|word| word.starts_with('-'));
     let Some(at) = words.iter().skip(1).position(|word| !is_option(word)).map(|at| at + 1) else { return words };
-    let known = COMMANDS.iter().find(|(name, ..)| words.get(at).is_some_and(|word| word == name));
-    let Some((_, actions, default)) = known else { return words };
-    let is_action = |word: &OsString| actions.iter().any(|action| word == action);
+    let known = COMMANDS.iter().find(|(name, _)| words.get(at).is_some_and(|word| word == name));
+    let Some((name, default)) = known else { return words };
+    let program = Arguments::command();
+    let Some(command) = program.find_subcommand(name) else { return words };
+    let is_action = |word: &OsString| command.get_subcommands().any(|action| word == action.get_name());
     match (words.get(at + 1), words.get(at + 2)) {
         (Some(action), Some(repo)) if is_action(action) && !is_option(repo) && !is_action(repo) => {
             words.swap(at + 1, at + 2);
