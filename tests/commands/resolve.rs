@@ -43,7 +43,7 @@ fn an_append_to_the_same_array_is_settled_and_the_reference_reads_it() {
         assert!(chunk.contains("ChunkDoubleUpdate") || document_of.contains("ChunkDoubleUpdate"), "{conflicts}");
         assert!(conflicts.contains("attributes/title") && conflicts.contains("shape"), "{conflicts}");
         run_on(&root, &["resolve", "it's/c/0", "--theirs"]).success();
-        // What is left has one conflict, whose command the message names.
+        // A message about one conflict names its command.
         let refused = run_on(&root, &["commit", "-m", "mine"]).failure();
         assert!(refused.contains("1 conflict:"), "{refused}");
         run_named(&refused, "--ours");

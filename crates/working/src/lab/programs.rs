@@ -71,6 +71,11 @@ impl Programs {
         programs
     }
 
+    /// Mounts such a repository twice.
+    pub(crate) async fn two(lab: &Lab) -> [Self; 2] {
+        [Programs::with_arrays(lab).await, Programs::new(lab, "second").await]
+    }
+
     /// Creates an array without chunks.
     pub(crate) async fn make_array(&self, path: &str) {
         self.make_directory(path).await.unwrap();

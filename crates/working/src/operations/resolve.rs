@@ -7,7 +7,7 @@
 //! give way does so only as it was when the user said so: what is written to the node later, as far
 //! as the clock of the scratch directory's file system tells, is asked about again.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -18,11 +18,14 @@ use serde_json::{Value, json};
 use super::Session;
 use super::changes::DetectedChanges;
 use super::rebase::description;
+use crate::overlay::Base;
 use crate::overlay::listing::join;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::size::counted;
 use icechunkfs_base::{printable, shell};
+use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::zarr::three_way::Side;
-use icechunkfs_repo::commit::changes::ChunkChange;
+use icechunkfs_repo::commit::changes::{ChangeSet, ChunkChange, WrittenNode};
 use icechunkfs_repo::commit::conflicts::{Conflict, ConflictKind};
 use icechunkfs_repo::commit::settlements::Settlements;
 use icechunkfs_repo::compare::scope::is_below;
@@ -207,8 +210,7 @@ pub(super) fn refusal(conflicts: &[Conflict], outcome: &str, mountpoint: &str) -
     paths.dedup();
     let more = if paths.len() > NAMED { ", ..." } else { "" };
     let named: Vec<_> = paths.iter().take(NAMED).map(|path| printable::line(path)).collect();
-    let count = conflicts.len();
-    let plural = if count == 1 { "" } else { "s" };
+    let count = counted(conflicts.len() as u64, "conflict");
     let next = match conflicts {
         [conflict] => remedy(conflict, mountpoint),
         _ => ".icechunk/conflicts lists them, each with the commands that settle it".to_owned(),
@@ -216,7 +218,7 @@ pub(super) fn refusal(conflicts: &[Conflict], outcome: &str, mountpoint: &str) -
     Error::new(
         ErrorKind::Stale,
         format!(
-            "concurrent commits changed the same things ({count} conflict{plural}: {}{more}): {outcome}, and nothing is lost; {next}",
+            "concurrent commits changed the same things ({count}: {}{more}): {outcome}, and nothing is lost; {next}",
             named.join(", ")
         ),
     )
@@ -241,6 +243,44 @@ fn part_at(conflict: &Conflict, path: &str, tree: &Tree) -> Option<Conflict> {
     (!coords.is_empty()).then(|| Conflict { coords, ..conflict.clone() })
 }
 
+/// The changes of each node. A conflict names a node by its path now or in the base.
+struct NodeChanges<'a> {
+    changes: &'a ChangeSet,
+    base: &'a Base,
+    documents: HashMap<NodeId, &'a WrittenNode>,
+    ids: HashMap<&'a str, NodeId>,
+}
+
+impl<'a> NodeChanges<'a> {
+    fn new(changes: &'a ChangeSet, base: &'a Base) -> Self {
+        let documents = changes.updated.iter().map(|node| (node.id, node)).collect();
+        let ids = changes.updated.iter().map(|node| (node.path.as_str(), node.id)).collect();
+        NodeChanges { changes, base, documents, ids }
+    }
+
+    /// Returns a hash of the changes of the node at `path`: of its document, and of each chunk with
+    /// the time when its file was last written.
+    fn fingerprint(&self, path: &str) -> u64 {
+        let id = self.ids.get(path).copied().or_else(|| {
+            let tree = &self.base.tree;
+            let Some(TreePlace::Directory(index)) = tree.place_of(path) else { return None };
+            tree.table().id(tree.snapshot(), index)
+        });
+        let document = id.and_then(|id| self.documents.get(&id));
+        let mut hasher = DefaultHasher::new();
+        document.map(|node| &*node.zarr_json).hash(&mut hasher);
+        for (coords, change) in id.and_then(|id| self.changes.chunks.get(&id)).into_iter().flatten() {
+            (coords, description(change)).hash(&mut hasher);
+            if let ChunkChange::File(file) = change
+                && let Ok(written) = rustix::fs::statat(&*file.directory, &file.name, AtFlags::SYMLINK_NOFOLLOW)
+            {
+                (written.st_ctime, written.st_ctime_nsec).hash(&mut hasher);
+            }
+        }
+        hasher.finish()
+    }
+}
+
 impl Session {
     /// Settles the conflicts at and below `paths` in favor of `side`. Returns the result as text
     /// and as JSON. The next commit or refresh takes that side.
@@ -255,22 +295,19 @@ impl Session {
         }
         let base = self.working.upper().base();
         let (_, detected) = self.detect_changes().await?;
-        // What was written since is not given up with what is settled now.
+        // New bytes are not given up with the chunks that are settled now.
         drop(self.settlements(&detected));
-        let fingerprints: BTreeMap<String, u64> = self
-            .conflicts
-            .paths()
-            .into_iter()
-            .filter(|_| side == Side::Theirs)
-            .map(|path| (path.clone(), self.fingerprint(&detected, &path)))
-            .collect();
+        let changes = NodeChanges::new(&detected.changes, &base);
+        let paths = self.conflicts.paths().into_iter().filter(|_| side == Side::Theirs);
+        let fingerprints: BTreeMap<String, u64> =
+            paths.map(|path| (path.clone(), changes.fingerprint(&path))).collect();
         let count = self.conflicts.settle(&absolute, side, &base.tree, &fingerprints, &self.mountpoint())?;
         let whose = match side {
             Side::Ours => "the changes of this mount",
             Side::Theirs => "the concurrent commits",
         };
-        let plural = if count == 1 { "" } else { "s" };
-        let text = format!("settled {count} conflict{plural}: the next commit takes what is of {whose}\n");
+        let settled = counted(count as u64, "conflict");
+        let text = format!("settled {settled}: the next commit takes what is of {whose}\n");
         Ok((text, json!({ "settled": count })))
     }
 
@@ -278,33 +315,11 @@ impl Session {
     /// not what the user gave up: that is asked again.
     pub(super) fn settlements(&self, detected: &DetectedChanges) -> Settlements {
         let given_up = self.conflicts.0.lock().given_up.clone();
-        let is_other = |(path, before): &(String, u64)| self.fingerprint(detected, path) != *before;
+        let base = self.working.upper().base();
+        let changes = NodeChanges::new(&detected.changes, &base);
+        let is_other = |(path, before): &(String, u64)| changes.fingerprint(path) != *before;
         let written: Vec<String> = given_up.into_iter().filter(is_other).map(|(path, _)| path).collect();
         self.conflicts.settlements_without(&written)
-    }
-
-    /// Returns a hash of the changes of the node that conflicts call `path`: of its document, and
-    /// of each chunk with the time when its file was last written.
-    fn fingerprint(&self, detected: &DetectedChanges, path: &str) -> u64 {
-        let changes = &detected.changes;
-        let base = self.working.upper().base();
-        let document = changes.updated.iter().find(|node| node.path == path);
-        let id = document.map(|node| node.id).or_else(|| {
-            let Some(TreePlace::Directory(index)) = base.tree.place_of(path) else { return None };
-            base.tree.table().id(base.tree.snapshot(), index)
-        });
-        let document = document.or_else(|| changes.updated.iter().find(|node| Some(node.id) == id));
-        let mut hasher = DefaultHasher::new();
-        document.map(|node| &*node.zarr_json).hash(&mut hasher);
-        for (coords, change) in id.and_then(|id| changes.chunks.get(&id)).into_iter().flatten() {
-            (coords, description(change)).hash(&mut hasher);
-            if let ChunkChange::File(file) = change
-                && let Ok(written) = rustix::fs::statat(&*file.directory, &file.name, AtFlags::SYMLINK_NOFOLLOW)
-            {
-                (written.st_ctime, written.st_ctime_nsec).hash(&mut hasher);
-            }
-        }
-        hasher.finish()
     }
 
     /// Returns the mountpoint as text.

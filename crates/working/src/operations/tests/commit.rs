@@ -22,11 +22,6 @@ async fn commits(programs: &Programs) -> usize {
     log.lines().filter(|line| !line.trim().is_empty()).count()
 }
 
-/// Two mounts of a branch.
-async fn two(lab: &Lab) -> [Programs; 2] {
-    [Programs::with_arrays(lab).await, Programs::new(lab, "second").await]
-}
-
 #[tokio::test]
 async fn a_commit_without_changes_adds_no_commit() {
     let lab = Lab::new().await;
@@ -225,7 +220,7 @@ async fn a_chunk_with_the_bytes_that_it_had_is_left_out_of_a_commit() {
 #[tokio::test]
 async fn an_amend_replaces_the_newest_commit_by_both_changes() {
     let lab = Lab::new().await;
-    let [programs, other] = two(&lab).await;
+    let [programs, other] = Programs::two(&lab).await;
     programs.put("a/c/2", "two").await;
     programs.commit().await;
     let count = commits(&programs).await;
@@ -259,7 +254,7 @@ async fn the_first_commit_of_a_repository_is_not_amended() {
 #[tokio::test]
 async fn disjoint_changes_of_two_mounts_are_both_committed() {
     let lab = Lab::new().await;
-    let [programs, other] = two(&lab).await;
+    let [programs, other] = Programs::two(&lab).await;
     programs.patch("a/c/0", 0, "Z").await;
     programs.put("notes", "untracked").await;
     other.patch("a/c/1", 0, "O").await;
@@ -279,7 +274,7 @@ async fn disjoint_changes_of_two_mounts_are_both_committed() {
 #[tokio::test]
 async fn a_conflict_loses_nothing_on_either_side() {
     let lab = Lab::new().await;
-    let [programs, other] = two(&lab).await;
+    let [programs, other] = Programs::two(&lab).await;
     programs.put("a/c/0", "mine").await;
     programs.put("a/c/2", "mine too").await;
     other.put("a/c/0", "theirs").await;
@@ -305,7 +300,7 @@ async fn a_conflict_loses_nothing_on_either_side() {
 async fn conflicts_of_chunks_are_resolved_as_the_user_says() {
     for (how, expected) in [(OnConflict::Ours, "mine"), (OnConflict::Theirs, "theirs")] {
         let lab = Lab::new().await;
-        let [programs, other] = two(&lab).await;
+        let [programs, other] = Programs::two(&lab).await;
         programs.put("a/c/0", "mine").await;
         programs.put("a/c/2", "mine too").await;
         programs.unlink("a/c/1").await.unwrap();

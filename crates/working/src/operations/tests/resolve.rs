@@ -8,11 +8,6 @@ use icechunkfs_base::error::ErrorKind;
 use icechunkfs_format::zarr::three_way::Side;
 use icechunkfs_repo::commit::engine::OnConflict;
 
-/// Two mounts of a branch.
-async fn two(lab: &Lab) -> [Programs; 2] {
-    [Programs::with_arrays(lab).await, Programs::new(lab, "second").await]
-}
-
 /// Returns the document of the arrays with attributes.
 fn document(of: &str, more: &str) -> String {
     ARRAY.replace("\"shape\"", &format!("\"attributes\":{{\"of\":\"{of}\"{more}}},\"shape\""))
@@ -36,7 +31,7 @@ async fn conflicts(programs: &Programs) {
 async fn members_of_documents_are_resolved_as_the_user_says() {
     for (how, expected) in [(OnConflict::Ours, "mine"), (OnConflict::Theirs, "theirs")] {
         let lab = Lab::new().await;
-        let [programs, other] = two(&lab).await;
+        let [programs, other] = Programs::two(&lab).await;
         programs.put("a/zarr.json", &document("mine", ",\"x\":1")).await;
         programs.put("a/c/0", "mine").await;
         other.put("a/zarr.json", &document("theirs", ",\"y\":2")).await;
@@ -56,7 +51,7 @@ async fn members_of_documents_are_resolved_as_the_user_says() {
 #[tokio::test]
 async fn each_conflict_is_settled_by_itself() {
     let lab = Lab::new().await;
-    let [programs, other] = two(&lab).await;
+    let [programs, other] = Programs::two(&lab).await;
     for (mount, text) in [(&programs, "mine"), (&other, "theirs")] {
         mount.put("a/zarr.json", &document(text, "")).await;
         for chunk in ["a/c/0", "a/c/1", "a/c/2"] {
@@ -71,7 +66,7 @@ async fn each_conflict_is_settled_by_itself() {
     let open = programs.session.conflicts_text();
     assert!(!open.contains("[0]") && open.contains("[1]") && open.contains("[2]"), "{open}");
     assert!(!open.contains("/a: Zarr") && open.contains("/m: Zarr"), "{open}");
-    // What is left is a conflict, and nothing is committed.
+    // The others are still conflicts, and nothing is committed.
     conflicts(&programs).await;
     assert_eq!(programs.tree().await, before);
     resolve(&programs, &["m"], Side::Ours).await;
@@ -88,7 +83,7 @@ async fn each_conflict_is_settled_by_itself() {
 #[tokio::test]
 async fn a_later_commit_makes_another_conflict() {
     let lab = Lab::new().await;
-    let [programs, other] = two(&lab).await;
+    let [programs, other] = Programs::two(&lab).await;
     programs.put("a/c/0", "mine").await;
     programs.put("a/zarr.json", &document("mine", "")).await;
     other.put("a/c/0", "theirs").await;
@@ -115,7 +110,7 @@ async fn a_later_commit_makes_another_conflict() {
 #[tokio::test]
 async fn settlements_end_with_the_changes_that_they_are_for() {
     let lab = Lab::new().await;
-    let [programs, other] = two(&lab).await;
+    let [programs, other] = Programs::two(&lab).await;
     programs.put("a/c/0", "mine").await;
     other.put("a/c/0", "theirs").await;
     other.commit().await;
@@ -130,7 +125,7 @@ async fn settlements_end_with_the_changes_that_they_are_for() {
 #[tokio::test]
 async fn a_refresh_takes_what_is_settled() {
     let lab = Lab::new().await;
-    let [programs, other] = two(&lab).await;
+    let [programs, other] = Programs::two(&lab).await;
     programs.put("a/c/0", "mine").await;
     programs.put("a/zarr.json", &document("mine", ",\"x\":1")).await;
     other.put("a/c/0", "theirs").await;
@@ -159,7 +154,7 @@ async fn a_refresh_takes_what_is_settled() {
 #[tokio::test]
 async fn where_no_side_can_be_taken_the_command_that_helps_is_named() {
     let lab = Lab::new().await;
-    let [programs, other] = two(&lab).await;
+    let [programs, other] = Programs::two(&lab).await;
     assert_eq!(is_refused(&programs, &["a"], Side::Ours).await, ErrorKind::NotFound, "there are no conflicts");
     programs.put("a/c/0", "mine").await;
     programs.put("m/c/0", "mine").await;
@@ -186,7 +181,7 @@ async fn where_no_side_can_be_taken_the_command_that_helps_is_named() {
 #[tokio::test]
 async fn what_is_written_later_does_not_give_way() {
     let lab = Lab::new().await;
-    let [programs, other] = two(&lab).await;
+    let [programs, other] = Programs::two(&lab).await;
     for (mount, text) in [(&programs, "mine"), (&other, "their")] {
         mount.put("a/c/0", text).await;
         mount.put("m/zarr.json", &document(text, "")).await;
@@ -200,7 +195,7 @@ async fn what_is_written_later_does_not_give_way() {
     conflicts(&programs).await;
     assert_eq!(programs.get("a/c/0").await, "both");
     resolve(&programs, &["/"], Side::Ours).await;
-    // What is kept is kept as it is at the commit.
+    // Our side is taken as it is at the commit.
     programs.put("a/c/0", "last").await;
     programs.commit().await;
     let found = committed(&lab, "third").await;
@@ -210,7 +205,7 @@ async fn what_is_written_later_does_not_give_way() {
 #[tokio::test]
 async fn settling_one_chunk_gives_up_nothing_of_another() {
     let lab = Lab::new().await;
-    let [programs, other] = two(&lab).await;
+    let [programs, other] = Programs::two(&lab).await;
     for (mount, text) in [(&programs, "mine"), (&other, "their")] {
         mount.put("a/c/0", text).await;
         mount.put("a/c/1", text).await;
@@ -234,7 +229,7 @@ async fn a_smaller_and_a_larger_shape_are_not_settled() {
     for (mine, theirs) in [(4, 10), (10, 4)] {
         for side in [Side::Ours, Side::Theirs] {
             let lab = Lab::new().await;
-            let [programs, other] = two(&lab).await;
+            let [programs, other] = Programs::two(&lab).await;
             for (mount, length) in [(&programs, mine), (&other, theirs)] {
                 if length < 8 {
                     mount.unlink("a/c/7").await.unwrap();
