@@ -93,6 +93,9 @@ pub enum Step {
 /// The conflicts of each node are settled by its number.
 pub const EACH: &str = "each";
 
+/// Kinds of conflicts of which a side can be taken.
+const SETTLED_KINDS: [&str; 2] = ["ChunkDoubleUpdate", "ZarrMetadataDoubleUpdate"];
+
 fn is_ours(number: u64) -> bool {
     number.is_multiple_of(2)
 }
@@ -356,9 +359,8 @@ impl World {
             self.statistics.settled += 1;
             output = icechunkfs(&words);
             if !output.status.success() && output.stdout.contains(&b'{') {
-                let of_both = ["ChunkDoubleUpdate", "ZarrMetadataDoubleUpdate"];
                 let said = String::from_utf8_lossy(&output.stdout);
-                if of_both.iter().any(|kind| said.contains(kind)) {
+                if SETTLED_KINDS.iter().any(|kind| said.contains(kind)) {
                     return Err(format!("mount {who} settled all, and is asked again: {said}"));
                 }
             }
@@ -659,7 +661,7 @@ impl Side {
         let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return Ok(false) };
         let conflicts = answer["conflicts"].as_array().cloned().unwrap_or_default();
         let kinds: BTreeSet<&str> = conflicts.iter().map(|conflict| conflict["kind"].as_str().unwrap()).collect();
-        if !kinds.iter().all(|kind| ["ChunkDoubleUpdate", "ZarrMetadataDoubleUpdate"].contains(kind)) {
+        if !kinds.iter().all(|kind| SETTLED_KINDS.contains(kind)) {
             return Ok(false);
         }
         let paths: BTreeSet<&str> = conflicts.iter().map(|conflict| conflict["path"].as_str().unwrap()).collect();
