@@ -482,7 +482,7 @@ fn updates(
             let side_of = |member: &str| found.side_of_member(&node.path, member, at);
             let merging = merge_document(node, before.document(&node.id), after.document(&node.id), &side_of)?;
             match merging {
-                MergedDocument::Whole(_) if shrinks_both_ways(node, [before, after])? => {
+                MergedDocument::Whole(_) if is_smaller_and_larger(node, [before, after]) => {
                     let kind = ConflictKind::ChunksUpdatedOutsideNewShape;
                     found.add(kind, &node.path, Vec::new(), at);
                     found.undecided.insert(node.id);
@@ -508,21 +508,23 @@ fn updates(
 
 /// Returns true if both sides gave the array other shapes along the same dimension, and one of them
 /// made it smaller there. The chunks that it deleted for that would be missing in the larger one.
-fn shrinks_both_ways(node: &WrittenNode, [before, after]: [&Hierarchy<'_>; 2]) -> Result<bool> {
-    let (true, Some(old), Some(theirs)) = (node.is_array, before.document(&node.id), after.document(&node.id)) else {
-        return Ok(false);
+///
+/// A document that cannot be read has no chunks that anything was deleted of.
+fn is_smaller_and_larger(node: &WrittenNode, [before, after]: [&Hierarchy<'_>; 2]) -> bool {
+    let grid = |document: &[u8]| ArrayMetadata::parse(document).ok().map(|array| array.grid);
+    let theirs_and_old = || Some([grid(after.document(&node.id)?)?, grid(before.document(&node.id)?)?]);
+    let (true, Some(ours), Some([theirs, old])) = (node.is_array, grid(&node.zarr_json), theirs_and_old()) else {
+        return false;
     };
-    let [old, ours, theirs] = [old, &*node.zarr_json, theirs].map(ArrayMetadata::parse);
-    let [old, ours, theirs] = [old?.grid, ours?.grid, theirs?.grid];
     if ours == old || theirs == old || ours == theirs {
-        return Ok(false);
+        return false;
     }
     if old.len() != ours.len() || old.len() != theirs.len() {
-        return Ok(true);
+        return true;
     }
     let mut dimensions = std::iter::zip(&old, std::iter::zip(&ours, &theirs));
-    Ok(dimensions
-        .any(|(old, (ours, theirs))| ours != theirs && ours != old && theirs != old && (ours < old || theirs < old)))
+    dimensions
+        .any(|(old, (ours, theirs))| ours != theirs && ours != old && theirs != old && (ours < old || theirs < old))
 }
 
 /// Finds chunks of `changes` for which the documents of commits have no place.
