@@ -121,12 +121,14 @@ fn a_key_of_the_terminal_reaches_the_job_once() {
         count.display(),
         started.display()
     );
-    let mut terminal = in_terminal(&place.job(&script, &["-m", "key"]));
+    let shown = place.path("shown");
+    let mut terminal = in_terminal(&place.job(&script, &["-m", "key"]), &shown);
     wait_until("the job begins", || started.exists());
     std::io::Write::write_all(terminal.stdin.as_mut().unwrap(), b"\x03").unwrap();
     wait_until("the job has the signal", || count.exists());
     let input = terminal.stdin.take();
-    assert!(terminal.wait().unwrap().success());
+    let status = terminal.wait().unwrap();
+    assert!(status.success(), "{status}: {}", std::fs::read_to_string(shown).unwrap());
     drop(input);
     assert_eq!(std::fs::read_to_string(&count).unwrap(), "INT\n");
     place.wait_until_clean();
@@ -213,26 +215,35 @@ fn a_key_of_the_terminal_ends_a_job_with_a_group_of_its_own() {
         return;
     }
     let started = place.path("started");
-    let script = format!("exec timeout 60 sh -c 'touch {}; sleep 60'", started.display());
+    // A shell goes on if a program that it waits for ends as the key is pressed: it has a trap.
+    let script = format!(
+        "exec timeout 60 sh -c 'trap \"exit 5\" INT; : > {}; while :; do sleep 0.02; done'",
+        started.display()
+    );
     let began = std::time::Instant::now();
-    let mut terminal = in_terminal(&place.job(&script, &["-m", "key"]));
+    let shown = place.path("shown");
+    let mut terminal = in_terminal(&place.job(&script, &["-m", "key"]), &shown);
     wait_until("the job begins", || started.exists());
     std::io::Write::write_all(terminal.stdin.as_mut().unwrap(), b"\x03").unwrap();
     let input = terminal.stdin.take();
     assert!(!terminal.wait().unwrap().success());
     drop(input);
-    assert!(began.elapsed() < std::time::Duration::from_secs(40), "{:?}", began.elapsed());
+    let shown = std::fs::read_to_string(shown).unwrap();
+    assert!(began.elapsed() < std::time::Duration::from_secs(40), "{:?}: {shown}", began.elapsed());
     place.wait_until_clean();
 }
 
-/// Starts `job` in a terminal of its own, whose keys are its standard input.
-fn in_terminal(job: &Command) -> std::process::Child {
+/// Starts `job` in a terminal of its own, whose keys are its standard input, and which shows in the
+/// file `shown`.
+fn in_terminal(job: &Command, shown: &std::path::Path) -> std::process::Child {
     let words: Vec<String> = std::iter::once(job.get_program())
         .chain(job.get_args())
         .map(|word| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''")))
         .collect();
     let mut terminal = Command::new("script");
-    terminal.args(["--quiet", "--return", "--command", &words.join(" "), "/dev/null"]);
+    // A shell that stays between them would end by the key, too.
+    let command = format!("exec {}", words.join(" "));
+    terminal.args(["--quiet", "--return", "--command", &command]).arg(shown).env("SHELL", "/bin/sh");
     terminal.envs(job.get_envs().filter_map(|(name, value)| Some((name, value?))));
     terminal.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null()).spawn().unwrap()
 }
