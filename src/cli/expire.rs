@@ -10,6 +10,7 @@ use super::repo_args::RepoArgs;
 use super::{open, print_result, ref_commands};
 use icechunkfs_base::error::Result;
 use icechunkfs_base::printable;
+use icechunkfs_base::size;
 use icechunkfs_base::times::{format_time, parse_older_than, system_clock};
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::expire::{ExpireOptions, Expired, expire};
@@ -92,18 +93,18 @@ fn branches_in_use(repository: &Repository, expired: &Expired) -> Vec<String> {
 
 fn text(expired: &Expired, older_than: u64, would: bool) -> String {
     if expired.is_empty() {
-        return format!("no commit before {} can be forgotten\n", format_time(older_than));
+        return format!("nothing to remove: no commit older than {} can expire\n", format_time(older_than));
     }
-    let [delete, forget, get] =
-        if would { ["would delete", "would forget", "would get"] } else { ["deleted", "forgot", "have got"] };
+    let [delete, remove, reparent] =
+        if would { ["would delete", "would remove", "re-parent"] } else { ["deleted", "removed", "re-parented"] };
     let mut text = String::new();
     for (kind, refs) in [("branch", &expired.branches), ("tag", &expired.tags)] {
         for (name, id) in refs {
             text += &format!("{delete} {kind} `{}` ({id})\n", printable::line(name));
         }
     }
-    let released = expired.released.len();
-    let edited = expired.edited.len();
+    let released = size::counted(expired.released.len() as u64, "commit");
+    let edited = size::counted(expired.edited.len() as u64, "commit");
     let time = format_time(older_than);
-    text + &format!("{forget} {released} commits before {time}; {edited} others {get} another parent\n")
+    text + &format!("{remove} {released} older than {time} from the history and {reparent} {edited}\n")
 }

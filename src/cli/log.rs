@@ -111,7 +111,8 @@ pub(crate) struct Ranges(Region);
 
 /// Parses ranges of chunks, one for each dimension: `N`, `A:B` without B, or `:` for all.
 fn parse_region(text: &str) -> Result<Ranges> {
-    let wrong = || Error::invalid(format!("`{text}` is no list of ranges of chunks, such as 0:10,: or 3,2:5"));
+    let wrong =
+        || Error::invalid(format!("`{text}` is not a valid list of chunk ranges: write ranges as in 0:10,: or 3,2:5"));
     let number = |text: &str, otherwise: u32| match text.trim() {
         "" => Ok(otherwise),
         text => text.parse::<u32>().map_err(|_| wrong()),

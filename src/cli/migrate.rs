@@ -21,8 +21,8 @@ use icechunkfs_store::storage;
 #[derive(Debug, Args)]
 pub(crate) struct MigrateArgs {
     /// Create a new repository at this location (a path or a URL, empty or without a repository)
-    /// and leave the old one unchanged. Required for repositories of releases before 0.2. If both
-    /// are directories of one file system, chunks take no additional space. An interrupted
+    /// and leave the old one unchanged. Required for repositories of Icechunk releases before 0.2.
+    /// If both are directories of one file system, chunks take no additional space. An interrupted
     /// migration continues when it is run again.
     #[arg(long, value_name = "DEST")]
     to: Option<String>,
@@ -34,7 +34,8 @@ pub(crate) struct MigrateArgs {
     /// Print {"from_version", "to_version", "dry_run", "finished", "branches", "tags",
     /// "deleted_tags", "commits", "config", "removed", "left", "stray"}; with --to the last four
     /// are {"to", "manifests", "chunks", "bytes", "linked", "copied_by_store", "found_chunks",
-    /// "missing_chunks", "empty_chunks"}. "from_version" is 0 for releases before 0.2.
+    /// "missing_chunks", "empty_chunks"}. "from_version" is 0 for Icechunk releases before
+    /// 0.2.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -48,7 +49,7 @@ pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
     }
     if !arguments.dry_run {
         arguments.confirm.confirm(&format!(
-            "Programs that know version 1 only will not be able to open {} any more. There is no way back.",
+            "Programs that know version 1 only will not be able to open {} any more. This cannot be undone.",
             arguments.repo.location
         ))?;
     }
@@ -77,8 +78,9 @@ pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
     Err(Error::new(
         ErrorKind::Contended,
         format!(
-            "{} old refs stay, and what they lead to is not collected before they are gone; --snapshot ID mounts it. To keep it, run the \
-             command that is named with it, and then this again; to give it up, remove the file: {}",
+            "{} old refs stay, and what they lead to is not collected before they are gone; --snapshot ID mounts it. \
+             To keep it, run the command that is named with it, and then this again; to discard it, remove the file: \
+             {}",
             left.len(),
             left.join("; ")
         ),

@@ -13,8 +13,8 @@ pub(crate) struct PullArgs {
     /// The branches and tags to get [default: all].
     #[arg(index = 3, value_name = "REF")]
     refs: Vec<String>,
-    /// Move branches of REPO that have commits which SRC has not; these commits are then on no
-    /// branch here.
+    /// Move branches of REPO even if they have commits that are not in SRC; no branch here then has
+    /// these commits.
     #[arg(long)]
     force: bool,
     /// Only show what the pull would do.

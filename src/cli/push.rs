@@ -13,8 +13,8 @@ pub(crate) struct PushArgs {
     /// The branches and tags to bring there [default: all].
     #[arg(index = 3, value_name = "REF")]
     refs: Vec<String>,
-    /// Move branches of DEST that have commits which REPO has not; these commits are then on no
-    /// branch there.
+    /// Move branches of DEST even if they have commits that are not in REPO; no branch there then
+    /// has these commits.
     #[arg(long)]
     force: bool,
     /// Only show what the push would do.

@@ -97,7 +97,7 @@ pub(super) async fn replace(
     let ids: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
     let value = json!({"branch": branch, "snapshot": id, "replaced": ids, "parent": parent, "kept": kept});
     print_result(json, &value, || {
-        format!("branch {}: {id} in the place of {replaced}\n{}", printable::line(branch), kept_refs_line(&kept))
+        format!("branch {}: replaced {replaced} by {id}\n{}", printable::line(branch), kept_refs_line(&kept))
     })
 }
 
@@ -124,7 +124,8 @@ fn kept_refs_line(others: &[String]) -> String {
 /// Returns the question before `commit` is replaced.
 pub(super) fn question(branch: &str, commit: &SnapshotInfo) -> String {
     format!(
-        "Branch {} gets a new tip in place of\n  {}\nMounts and programs based on that commit have to begin anew.",
+        "Branch {} moves to a new commit that replaces\n  {}\nMounts and programs based on that commit must be \
+         restarted.",
         printable::line(branch),
         commit_line(commit)
     )

@@ -81,7 +81,7 @@ pub(super) fn run(arguments: &LsArgs) -> Result<()> {
                 Ok(())
             }
             _ => {
-                let message = format!("`{}` is no group, array or chunk", arguments.path);
+                let message = format!("`{}` is not a group, array or chunk", arguments.path);
                 Err(Error::new(ErrorKind::InvalidInput, message))
             }
         }
@@ -93,13 +93,14 @@ pub(super) fn run(arguments: &LsArgs) -> Result<()> {
 fn sharded(tree: &Tree, node: NodeIndex) -> Result<(&Array, ShardLayout)> {
     let place = || format!("/{}", tree.table().path(node));
     let Some(array) = tree.table().array(node) else {
-        return Err(Error::new(ErrorKind::InvalidInput, format!("{} is no array", place())));
+        return Err(Error::new(ErrorKind::InvalidInput, format!("{} is not an array", place())));
     };
     let zarr_json = tree.zarr_json(node).unwrap_or_default();
     let mut room = document::reserve(zarr_json).context(place)?;
     let sharding = ShardLayout::parse(zarr_json, &mut room).context(place)?;
     let none = || {
-        Error::new(ErrorKind::InvalidInput, format!("{}: its chunks are no shards that can be read in parts", place()))
+        let message = format!("{}: its chunks are not shards that can be read in parts", place());
+        Error::new(ErrorKind::InvalidInput, message)
     };
     Ok((array, sharding.ok_or_else(none)?))
 }

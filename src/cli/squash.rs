@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &SquashArgs) -> Result<()> {
         squash::check(&repository).await?;
         let commits = range(&repository, branch, &arguments.range).await?;
         let question = format!(
-            "{} commits of branch {} become one:\n{}\nMounts and programs based on one of them have to start again.",
+            "{} commits of branch {} become one:\n{}\nMounts and programs based on one of them must be restarted.",
             commits.len(),
             printable::line(branch),
             listed(

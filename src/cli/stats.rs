@@ -110,7 +110,7 @@ fn count(count: u64) -> String {
 fn to_text(stats: &Stats, bars: bool) -> String {
     let total = stats.stored.total();
     let version = match stats.spec_version {
-        0 => "of a release before 0.2".to_owned(),
+        0 => "of an Icechunk release before 0.2".to_owned(),
         version => format!("version {version}"),
     };
     let mut text = format!(

@@ -76,7 +76,7 @@ pub fn parse_mask(text: &str) -> Result<u16, String> {
     u16::from_str_radix(text, 8)
         .ok()
         .filter(|mask| *mask <= 0o777)
-        .ok_or_else(|| format!("`{text}` is no mask: an octal number up to 777, such as 002"))
+        .ok_or_else(|| format!("`{text}` is not a valid mask: write an octal number up to 777, such as 002"))
 }
 
 #[cfg(test)]

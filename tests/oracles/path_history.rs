@@ -132,13 +132,13 @@ fn ranges_of_chunks_select_commits() {
     assert_eq!(messages(&["a"]), [moved, "attributes", "12,3", "3,0", "created"]);
     for (words, why) in [
         (&["nothing"][..], "no commit has a node of that path"),
-        (&["b", "--chunks", "x"], "no list of ranges"),
+        (&["b", "--chunks", "x"], "not a valid list of chunk ranges"),
         (&["--chunks", "1"], "PATH"),
         (&["b", "--graph"], "--graph"),
         // Anything else would be a list that leaves commits out.
         (&["b", "--chunks", "3"], "1 ranges of chunks, and the array has 2 dimensions"),
         (&["a", "--chunks", ":,:,0"], "3 ranges"),
-        (&["/", "--chunks", "0,0"], "it is no array"),
+        (&["/", "--chunks", "0,0"], "it is not an array"),
     ] {
         let said = run_on(&place, &[&["log"], words].concat()).failure();
         assert!(said.contains(why), "{words:?}: {said}");

@@ -176,7 +176,7 @@ fn prefetched_chunks_are_cached_on_disk() {
     prefetch(&["a", "--slice", "3:12"]);
     assert_eq!(line.counts().0, counted, "they are there");
     let words = |slice: &str| icechunkfs(line.port, &["prefetch", &place, "a", "--slice", slice]).failure();
-    assert!(words("x").contains("no slice"));
+    assert!(words("x").contains("not a valid slice"));
     assert!(words("1,1").contains("2 slices for an array of 1 dimensions"));
     let group = icechunkfs(line.port, &["prefetch", &place, "--slice", "1"]).failure();
     assert!(group.contains("goes with an array"), "{group}");

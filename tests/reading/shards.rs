@@ -323,7 +323,7 @@ fn shards_of_every_form_are_listed() {
     assert!(listed(&mount, &["g/a0/c/0/0"]).failure().contains("no `g/a0/c/0/0`"));
     put(&mount.root().join("plain/zarr.json"), writing::array(&[1], &[1])).unwrap();
     mount.commit("plain").unwrap();
-    assert!(listed(&mount, &["plain"]).failure().contains("/plain: its chunks are no shards"));
+    assert!(listed(&mount, &["plain"]).failure().contains("/plain: its chunks are not shards"));
 }
 
 #[test]

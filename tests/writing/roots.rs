@@ -315,7 +315,7 @@ fn a_mount_says_that_its_root_was_moved_or_made_anew() {
         put(&group.join("x/zarr.json"), array(&[4], &[2])).unwrap();
         put(&group.join("x/c/0"), [9, 9]).unwrap();
         whole.commit("made anew").unwrap();
-        let lost = "/g/h, the root of this mount, was moved, deleted or made anew by other commits";
+        let lost = "/g/h, the root of this mount, was moved, deleted or recreated by other commits";
         let refreshed = run_on(&root, &["refresh"]).text();
         assert!(refreshed.contains("moved over 2 commits") && refreshed.contains(lost), "{refreshed}");
         assert!(status().contains(lost), "{}", status());

@@ -104,7 +104,7 @@ fn before(text: &str, span: &Span, now: u64) -> Result<u64> {
 
 fn wrong_age(text: &str) -> Error {
     Error::invalid(format!(
-        "`{text}` is no age: write a duration as in 30d, 12h or 1w 3d (s, m, h, d, w), a time as in 2026-08-20T14:30:00Z, or a date"
+        "`{text}` is not a valid age: write a duration (30d, 12h, 1w 3d), a time (2026-08-20T14:30:00Z), or a date"
     ))
 }
 

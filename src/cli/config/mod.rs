@@ -119,7 +119,8 @@ fn input() -> Result<String> {
     let read = std::io::stdin().lock().take(MAX_INPUT + 1).read_to_string(&mut text);
     let count = read.map_err(|e| Error::io("standard input", e))?;
     if count as u64 > MAX_INPUT {
-        return Err(Error::invalid(format!("standard input has more than {MAX_INPUT} bytes: that is no value")));
+        let message = format!("standard input has more than {MAX_INPUT} bytes: that is not a valid value");
+        return Err(Error::invalid(message));
     }
     Ok(text.trim_end_matches('\n').to_owned())
 }

@@ -23,10 +23,7 @@ use icechunkfs_repo::repo::Repository;
 
 pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, arguments: &DiffArgs) -> Result<()> {
     let Some((logged, missing)) = logs::between(repository, from, to).await? else {
-        return Err(Error::invalid(format!(
-            "{from} is no ancestor of {to}, so that no logs lead from one to the other: leave --logs out to compare the \
-             snapshots themselves"
-        )));
+        return Err(Error::invalid(format!("{from} is not an ancestor of {to}: omit --logs to compare the snapshots")));
     };
     for id in &missing {
         warn!("the log of commit {id}, which has expired, is gone: its changes are not listed");

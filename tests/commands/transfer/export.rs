@@ -365,7 +365,7 @@ fn a_killed_export_resumes() {
     let output = command(&[&"export", &repo, &dest]).failure();
     assert!(output.contains("1CECHNKREP0F1RSTCMT0") && output.contains("--force"), "{output}");
     fs::write(dest.join(MARKER), "nonsense").unwrap();
-    assert!(command(&[&"export", &repo, &dest]).failure().contains("no note of an export"));
+    assert!(command(&[&"export", &repo, &dest]).failure().contains("not a valid export marker"));
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn a_note_of_another_user_counts_in_no_directory_of_root() {
     let directory = prepared.commons.directory("shared/out", 0, 0o1777);
     prepared.note(&directory);
     let refused = prepared.export("shared/out", &[]).failure();
-    assert!(refused.contains("other users could have written this note"), "{refused}");
+    assert!(refused.contains("other users could have written this marker"), "{refused}");
     // So does one that others may write to.
     let note = directory.join(".icechunkfs-export");
     set_owner(&note, 0);

@@ -144,7 +144,7 @@ fn reading_a_changed_file_is_an_error() {
         assert_eq!(read(&repository, n, &words).as_deref(), Ok("0123456789"), "{n}");
     }
     for (n, message) in
-        [(3, "has changed"), (4, "has changed"), (5, "is gone"), (6, "too short"), (7, "no regular file")]
+        [(3, "has changed"), (4, "has changed"), (5, "is gone"), (6, "too short"), (7, "not a regular file")]
     {
         let said = read(&repository, n, &words).unwrap_err();
         assert!(said.contains(message), "{n}: {said}");

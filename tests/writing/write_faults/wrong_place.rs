@@ -245,7 +245,7 @@ fn a_scratch_directory_in_a_forbidden_place_is_refused() {
     let photos = elsewhere.path().join("photos");
     put(&photos.join("holiday.jpg"), "snow").unwrap();
     for more in [&[][..], &["--discard"]] {
-        refused(&mount, &repository, &photos, more, &["holiday.jpg", "no scratch directory"]);
+        refused(&mount, &repository, &photos, more, &["holiday.jpg", "not a scratch directory"]);
     }
     put(&elsewhere.path().join("file"), "").unwrap();
     refused(&mount, &repository, &elsewhere.path().join("file"), &[], &["file"]);

@@ -62,7 +62,7 @@ impl fmt::Display for Distrust {
             Distrust::Served(mount) => mount.fmt(f),
             Distrust::Writable(mode) => write!(f, "other users may write to it (mode {mode:04o})"),
             Distrust::Linked => f.write_str("it has more than one name"),
-            Distrust::Kind => f.write_str("it is no regular file"),
+            Distrust::Kind => f.write_str("it is not a regular file"),
         }
     }
 }

@@ -45,7 +45,7 @@ impl RepoConfig {
         match value {
             Value::Object(members) => Ok(RepoConfig { members: Arc::new(meter.finish(members)) }),
             Value::Null => Ok(RepoConfig::default()),
-            _ => Err(Error::corrupt("the configuration is no map")),
+            _ => Err(Error::corrupt("the configuration is not a map")),
         }
     }
 

@@ -307,8 +307,8 @@ pub(super) fn unverified_error(payload: &[u8], detail: impl std::fmt::Display) -
         Error::new(
             ErrorKind::Unsupported,
             format!(
-                "not a flatbuffer of a released format: it is damaged, or a release before 0.2 wrote it into a repository of \
-                 a later one ({detail})"
+                "not a flatbuffer of a released format: it is damaged, or an Icechunk release before 0.2 wrote it into \
+                 a repository of a later one ({detail})"
             ),
         )
     }

@@ -133,7 +133,9 @@ impl<'a> Buffer<'a, '_> {
                 let first = target(self)?;
                 self.vector(first, usize::from(place / 3) + 2, depth, |_, _| Ok(element << 2 | packed & 3))?
             }
-            other => return Err(Error::corrupt(format!("a FlexBuffer value of type {other} is no JSON value"))),
+            other => {
+                return Err(Error::corrupt(format!("a FlexBuffer value of type {other} is not a valid JSON value")));
+            }
         })
     }
 
@@ -250,7 +252,8 @@ fn out_of_bounds() -> Error {
 
 /// Converts a float to JSON. Fails for NaN and infinities, which JSON does not have.
 pub(super) fn json_number(value: f64) -> Result<Value> {
-    Number::from_f64(value).map(Value::Number).ok_or_else(|| Error::corrupt(format!("{value} is no JSON number")))
+    let number = Number::from_f64(value).map(Value::Number);
+    number.ok_or_else(|| Error::corrupt(format!("{value} is not a valid JSON number")))
 }
 
 #[cfg(test)]

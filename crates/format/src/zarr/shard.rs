@@ -274,7 +274,7 @@ fn index_codecs(codecs: Option<&Value>) -> Result<(bool, bool)> {
         )
     };
     let Some(codecs) = codecs.filter(|codecs| !codecs.is_null()) else { return Ok((false, true)) };
-    let codecs = codecs.as_array().ok_or_else(|| Error::corrupt("the index_codecs of a shard are no list"))?;
+    let codecs = codecs.as_array().ok_or_else(|| Error::corrupt("index_codecs of a shard is not a list"))?;
     let mut big_endian = false;
     let mut bytes = false;
     let mut checksum = false;
@@ -305,7 +305,7 @@ fn reshaped(codec: &Value, shape: &[u64]) -> Result<Vec<u64>> {
     match name {
         "transpose" => {
             let wrong =
-                || Error::corrupt(format!("a transpose codec for {} dimensions whose order is no order", shape.len()));
+                || Error::corrupt(format!("a transpose codec for {} dimensions has an invalid order", shape.len()));
             let order = numbers(setting(codec, "order")).ok_or_else(wrong)?;
             let mut seen = order.clone();
             seen.sort_unstable();

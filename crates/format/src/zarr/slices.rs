@@ -22,7 +22,7 @@ impl Slices {
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = |part: &str| {
             Error::invalid(format!(
-                "`{part}` is no slice: `START:STOP`, `START:`, `:STOP`, `:` and `INDEX` are, with commas between"
+                "`{part}` is not a valid slice: write START:STOP, START:, :STOP, : or INDEX, separated by commas"
             ))
         };
         let slices = text.split(',').map(|part| {

@@ -83,7 +83,9 @@ pub(super) async fn write_nodes(
     }
     let known: HashSet<_> = tasks.iter().map(|task| task.node).collect();
     if let Some(stray) = stored.chunks.keys().find(|id| !known.contains(id)) {
-        return Err(Error::invalid(format!("chunks of node {stray} were changed, which is no array of the snapshot")));
+        return Err(Error::invalid(format!(
+            "chunks of node {stray} were changed, but it is not an array of the snapshot"
+        )));
     }
     let mut written = manifests.write(tasks, &infos).await?;
     let mut kept = KeptNodes { snapshot: Arc::clone(base), positions: Vec::with_capacity(planned.len()) };

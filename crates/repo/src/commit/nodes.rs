@@ -214,7 +214,7 @@ fn check_paths(planned: &[Planned<'_>], created: &[WrittenNode]) -> Result<()> {
             }
         }
         if !is_canonical(path) {
-            return Err(Error::invalid(format!("{path:?} is no path of a node")));
+            return Err(Error::invalid(format!("{path:?} is not a valid path of a node")));
         }
         if !seen.insert(path) {
             return Err(Error::invalid(format!("two nodes would be at {path}")));

@@ -64,7 +64,7 @@ impl Tracked {
                 self.path,
                 region.len()
             ))),
-            None => Err(Error::invalid(format!("{}: it is no array, so that it has no chunks", self.path))),
+            None => Err(Error::invalid(format!("{}: it is not an array and has no chunks", self.path))),
         }
     }
 

@@ -326,7 +326,7 @@ fn unknown(options: &MergeOptions, why: &str, known: &[ObjectId]) -> Error {
         "{source} and branch `{into}` have no common ancestor that is known: {why}, so that nothing tells what either of them changed"
     );
     if let Some(last) = known.last() {
-        what += &format!("; --ancestor {last} or another common one compares with that all the same");
+        what += &format!("; --ancestor {last} or another common one compares with that anyway");
     }
     Error::new(ErrorKind::InvalidInput, what)
 }

@@ -84,7 +84,7 @@ impl Damaged {
     /// Returns the target that was read from the file of a ref; none if there is no file, or if it
     /// is damaged and left out.
     pub(super) fn treat_file<T>(self, target: Result<Option<T>>) -> Result<Option<T>> {
-        self.treat(target, "put the file back from a copy, or remove it to give up that branch or tag")
+        self.treat(target, "put the file back from a copy, or remove it to discard that branch or tag")
     }
 
     /// Returns the target of a ref; none if it is damaged and left out. The error for a refused one

@@ -375,7 +375,7 @@ pub(super) async fn some_chunks(
     let here = node_at(now, &target.node).filter(Node::is_array).ok_or_else(|| {
         Error::new(
             ErrorKind::NotFound,
-            format!("{0} is no array now, so that it can have no chunks: restore {0} as a whole", target.node),
+            format!("{0} is not an array now and cannot have chunks: restore all of {0}", target.node),
         )
     })?;
     let present = as_updated(here.clone(), uncommitted);

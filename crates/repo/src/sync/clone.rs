@@ -148,7 +148,9 @@ async fn unfinished(destination: &dyn Storage, refs: &ClonedRefs) -> Result<Hash
     match other.as_deref() {
         None => Ok(stored),
         Some("repo" | "refs/branch.main/ref.json") => {
-            occupied("there is a repository already: `icechunkfs push` brings it up to date".to_owned())
+            let what = "there is a repository already: if it is a clone of the source, `icechunkfs push SRC DEST` \
+                        brings it up to date; otherwise name another place";
+            occupied(what.to_owned())
         }
         Some(key) => occupied(format!(
             "a clone is made in an empty place only, and there is `{key}`: move it away, or name another place"

@@ -203,7 +203,8 @@ fn check_source(source: &Repository) -> Result<()> {
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{}: a repository of a release before 0.2 cannot be copied as it is: `icechunkfs migrate` makes one of version 2 of it",
+                "{}: a repository of an Icechunk release before 0.2 cannot be copied as it is: `icechunkfs migrate` \
+                 makes one of version 2 of it",
                 source.storage().location()
             ),
         ));

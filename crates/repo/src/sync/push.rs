@@ -317,10 +317,14 @@ async fn change_of(
         return Ok(Change::Forced);
     }
     Ok(Change::Refused(if present.contains(&found.to) {
-        format!("it has newer commits there, up to {from}: get them first, or use --force to give them up there")
+        format!(
+            "the destination has newer commits, up to {from}: pull them from there first; --force removes them from \
+             that branch"
+        )
     } else {
         format!(
-            "it has other commits there, up to {from}: get them first and merge, or use --force to give them up there"
+            "the destination has other commits, up to {from}: pull them from there and merge them first; --force \
+             removes them from that branch"
         )
     }))
 }
@@ -373,7 +377,7 @@ async fn change_meanwhile(destination: &Repository, found: &PushedRef, error: &E
         Some(there) => {
             Some(Change::Refused(format!("it changed there during the push and is at {there} now: push again")))
         }
-        None => Some(Change::Refused("it was deleted there during the push: push again to make it anew".to_owned())),
+        None => Some(Change::Refused("it was deleted there during the push: push again to create it".to_owned())),
     })
 }
 

@@ -60,8 +60,8 @@ impl NewObjectRules {
         if class.len() > MAX_NAME || !class.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_ ".contains(&byte)) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "a storage class in the repository's configuration is no name of one: see `icechunkfs config REPO get`, storage.storage_class, \
-                 storage.metadata_storage_class and storage.chunks_storage_class",
+                "the storage class in the repository's configuration is not valid: see `icechunkfs config REPO get`, \
+                 storage.storage_class, storage.metadata_storage_class and storage.chunks_storage_class",
             ));
         }
         Ok(Attributes::from_iter([(Attribute::StorageClass, class.clone())]))

@@ -69,7 +69,7 @@ pub(super) fn put(
 ) -> Result<()> {
     let (folder, name) = key.rsplit_once('/').unwrap_or(("", key));
     if name.is_empty() {
-        return Err(Error::invalid(format!("`{key}` is no object name")));
+        return Err(Error::invalid(format!("`{key}` is not a valid object name")));
     }
     let folder = open_folder(root, folder).map_err(|e| Error::io(key, e.into()))?;
     let staged = staged(&folder, name, bytes).map_err(|e| Error::io(key, e))?;

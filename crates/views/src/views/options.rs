@@ -152,7 +152,7 @@ impl FromStr for ViewOptions {
         let mut words = text.split(',');
         let kind = words.next().and_then(ViewKind::from_name);
         let kind =
-            kind.ok_or_else(|| Error::invalid(format!("`{text}` is no view: there are zarr, zarr2 and netcdf")))?;
+            kind.ok_or_else(|| Error::invalid(format!("`{text}` is not a valid view: use zarr, zarr2 or netcdf")))?;
         let mut options = ViewOptions { kind, ..ViewOptions::default() };
         for word in words {
             match word.split_once('=') {
@@ -162,7 +162,7 @@ impl FromStr for ViewOptions {
                 Some(("record-dimension", name)) => options.netcdf.record_dimension = name.parse()?,
                 None if word == "classic-types" => options.netcdf.classic_types = true,
                 Some(("groups", "nested")) => options.netcdf.nested_groups = true,
-                _ => return Err(Error::invalid(format!("`{word}` is no modifier of a view"))),
+                _ => return Err(Error::invalid(format!("`{word}` is not a valid modifier of a view"))),
             }
         }
         options.check()?;
@@ -175,7 +175,9 @@ pub fn parse_shape(text: &str) -> Result<Box<[u64]>> {
     let number = |part: &str| part.trim().parse().ok().filter(|n| *n > 0);
     let numbers: Option<Box<[u64]>> = text.split(['x', ',']).map(number).collect();
     numbers.filter(|numbers| numbers.len() <= MAX_RANK).ok_or_else(|| {
-        Error::invalid(format!("`{text}` is no number of chunks for each dimension, such as 64,64 or 64x64"))
+        Error::invalid(format!(
+            "`{text}` is not a valid number of chunks per dimension: write numbers as in 64,64 or 64x64"
+        ))
     })
 }
 
@@ -199,7 +201,7 @@ impl FromStr for RecordDimension {
         match text {
             "auto" => Ok(RecordDimension::Auto),
             "none" => Ok(RecordDimension::None),
-            "" => Err(Error::invalid("the record dimension has no name; `none` is no dimension")),
+            "" => Err(Error::invalid("the record dimension has no name: write `none` for no dimension")),
             name => Ok(RecordDimension::Name(name.to_owned())),
         }
     }

@@ -44,8 +44,9 @@ pub(super) async fn compare(
             Ok(Some(format!("the repository was at {}, and is at {} now", recorded.repository, now.repository)))
         }
         (false, true, Some(identity)) => Err(Error::invalid(format!(
-            "the scratch directory {} has changes to branch {} of the repository that was created at {} in {}, and there is another \
-             one now: put the old one back, name another directory with --scratch, or give the changes up with --discard",
+            "the scratch directory {} has changes to branch {} of the repository that was created at {} in {}, and \
+             there is another one now: put the old one back, name another directory with --scratch, or discard the \
+             changes with --discard",
             scratch.display(),
             recorded.branch,
             identity.creation_time(),

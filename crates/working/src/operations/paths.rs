@@ -170,8 +170,8 @@ impl Session {
 pub(super) fn lost_root_message(root: &str) -> String {
     let root = printable::line(root);
     format!(
-        "{root}, the root of this mount, was moved, deleted or made anew by other commits: the mount does not show what is at {root} now; \
-         unmount it and mount it again"
+        "{root}, the root of this mount, was moved, deleted or recreated by other commits: the mount does not show \
+         what is at {root} now; unmount it and mount it again"
     )
 }
 

@@ -190,8 +190,8 @@ fn remedy(conflict: &Conflict, mountpoint: &str) -> String {
         ConflictKind::UntrackedNameExists => format!("to settle it: move {path} away, then commit"),
         ConflictKind::MergedByBoth => "merge again".to_owned(),
         _ => format!(
-            "to give up your change: icechunkfs discard {place} {path}, then commit; to keep it: copy it elsewhere, discard and \
-             refresh, then make it again"
+            "to discard your change: icechunkfs discard {place} {path}, then commit; to keep it: copy it elsewhere, \
+             discard and refresh, then make it again"
         ),
     }
 }

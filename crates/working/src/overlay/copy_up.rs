@@ -58,7 +58,7 @@ impl FileContents {
             (source, number, locked.state.fresh.next_data_file())
         };
         let source = source.ok_or_else(|| {
-            Error::new(ErrorKind::IsADirectory, format!("{} is no file", self.upper.describe(number)))
+            Error::new(ErrorKind::IsADirectory, format!("{} is not a file", self.upper.describe(number)))
         })?;
         // Copy up does not change the file; the write that follows does. A file whose bytes were
         // removed has no times.

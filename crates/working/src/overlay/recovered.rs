@@ -122,8 +122,8 @@ impl Origin {
     /// origin instead of `other`.
     pub fn mismatch_error(&self, other: &Origin, scratch: &Path) -> Error {
         Error::invalid(format!(
-            "the scratch directory {} has changes to branch {} of {}, not to branch {} of {}: name another with --scratch, or give \
-             them up with --discard",
+            "the scratch directory {} has changes to branch {} of {}, not to branch {} of {}: name another with \
+             --scratch, or discard them with --discard",
             scratch.display(),
             self.branch,
             self.repository,

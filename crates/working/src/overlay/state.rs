@@ -313,7 +313,7 @@ impl State {
 
     fn directory(&self, id: EntryId) -> Result<&Directory> {
         let directory = self.inodes.get(&id).and_then(Inode::directory);
-        directory.ok_or_else(|| Error::corrupt(format!("{id} is no directory")))
+        directory.ok_or_else(|| Error::corrupt(format!("{id} is not a directory")))
     }
 
     fn insert(&mut self, id: EntryId, lower: Option<(TreePlace, Ino)>, meta: Meta, body: Body) -> Result<()> {
@@ -369,7 +369,7 @@ impl State {
         if let Some(at) = at {
             (inode.meta.mtime, inode.meta.ctime) = (at, at);
         }
-        inode.entries.as_deref_mut().ok_or_else(|| Error::corrupt(format!("{parent} is no directory")))
+        inode.entries.as_deref_mut().ok_or_else(|| Error::corrupt(format!("{parent} is not a directory")))
     }
 
     fn detach(&mut self, id: Option<EntryId>, parent: EntryId, name: &Name, at: Time) {

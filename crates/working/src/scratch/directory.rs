@@ -30,7 +30,7 @@ const OF_ROOT: &str = "/var/lib/icechunkfs";
 const README: &str = "\
 Changes to an Icechunk repository that are mounted with icechunkfs and not committed yet.
 `journal` has the names, `data` the bytes. The next mount of the branch finds them here.
-To give them up, mount with --discard. Nothing in here is of use without the rest.
+To discard them, mount with --discard. Nothing in here is of use without the rest.
 ";
 
 /// Scratch directory that this process has locked.
@@ -173,7 +173,7 @@ fn check_entries(directory: &OwnedFd, path: &Path) -> Result<()> {
         let shown = name.to_string_lossy();
         if !OURS.iter().any(|own| *own == shown) {
             return Err(Error::invalid(format!(
-                "{} is no scratch directory: it has `{shown}` in it; name an empty or a new one",
+                "{} is not a scratch directory: it contains `{shown}`; name an empty or a new one",
                 path.display(),
             )));
         }

@@ -243,7 +243,7 @@ pub fn find(directory: &impl AsFd, path: &Path) -> Result<Option<File>> {
     let shown = || path.join(NAME).display().to_string();
     match open_file(directory, NAME, OFlags::RDONLY | OFlags::NONBLOCK) {
         Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_file()) => Ok(Some(file)),
-        Ok(_) => Err(Error::corrupt(format!("{}: no regular file", shown()))),
+        Ok(_) => Err(Error::corrupt(format!("{}: not a regular file", shown()))),
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(None),
         Err(errno) => Err(Error::io(shown(), errno.into())),
     }
@@ -344,7 +344,8 @@ fn parse(line: &[u8]) -> Result<Record> {
     if stated != Some(crc32fast::hash(text)) {
         return Err(Error::corrupt("the line's checksum is wrong"));
     }
-    serde_json::from_slice(text).map_err(|e| Error::with_source(ErrorKind::Corrupt, "the line is no record", e))
+    serde_json::from_slice(text)
+        .map_err(|e| Error::with_source(ErrorKind::Corrupt, "the line is not a valid record", e))
 }
 
 #[cfg(test)]

@@ -370,7 +370,7 @@ impl TryFrom<StoredRepr> for Stored {
             StoredRepr::Inline(digits) => {
                 let bytes = HEXLOWER
                     .decode(digits.as_bytes())
-                    .map_err(|_| Error::corrupt("an inline chunk is no hexadecimal text"))?;
+                    .map_err(|_| Error::corrupt("an inline chunk is not hexadecimal"))?;
                 ChunkPayload::Inline(Bytes::from(bytes))
             }
             StoredRepr::Native { chunk, offset, length } => {

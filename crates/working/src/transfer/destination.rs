@@ -337,7 +337,8 @@ impl Destination {
         if !is_own && trust::owner_of(&file)? != trust::owner_of(&*self.root)? {
             let place = self.path.join(name);
             let message = format!(
-                "{}: other users could have written this note of an unfinished export: remove it, or choose another directory",
+                "{}: other users could have written this marker of an unfinished export: remove it, or choose another \
+                 directory",
                 place.display()
             );
             return Err(Error::new(ErrorKind::PermissionDenied, message));
@@ -346,7 +347,7 @@ impl Destination {
         let place = self.path.join(name);
         File::from(file).take(MAX_MARKER).read_to_end(&mut text).map_err(|e| Error::io(place.display(), e))?;
         let marker = serde_json::from_slice(&text).map_err(|e| {
-            let message = format!("{}: it is no note of an export: remove it", place.display());
+            let message = format!("{}: it is not a valid export marker: remove it", place.display());
             Error::with_source(ErrorKind::NotEmpty, message, e)
         })?;
         Ok(FoundMarker { marker, is_own })
@@ -408,7 +409,7 @@ impl Destination {
     fn write_marker(&self, boot: String, flush: bool) -> Result<()> {
         let marker = Marker { source: self.source.clone(), boot, flush };
         let text =
-            serde_json::to_vec(&marker).map_err(|e| Error::with_source(ErrorKind::Io, "the note of an export", e))?;
+            serde_json::to_vec(&marker).map_err(|e| Error::with_source(ErrorKind::Io, "the export marker", e))?;
         let failed = |e: std::io::Error| Error::io(self.path.join(&self.marker).display(), e);
         let mut file = NewFile::named(Arc::clone(&self.root), self.marker.clone()).map_err(|e| failed(e.into()))?;
         // Whatever the umask: a marker counts only if no other user can write to it. Some file

@@ -224,8 +224,7 @@ async fn scan_source(source: &Path, target: &ImportTarget, jobs: usize, counters
     }
     if !scanned.any_document() {
         return Err(Error::invalid(format!(
-            "{}: there is no zarr.json in it, and so nothing to import (version 2 of Zarr has .zarray and .zgroup: convert it to \
-             version 3 before)",
+            "{}: nothing to import: it has no zarr.json. Convert Zarr version 2 (.zgroup, .zarray) to version 3 first",
             source.display()
         )));
     }

@@ -33,7 +33,7 @@ impl AttributesFile {
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
         let body = match wrapping::open(file, FileType::Attributes, limit) {
             Ok(Unwrapped::Alpha(body)) => body,
-            Ok(Unwrapped::Flatbuffer(..)) => return Err(Error::corrupt("this is no attributes file")),
+            Ok(Unwrapped::Flatbuffer(..)) => return Err(Error::corrupt("this is not an attributes file")),
             // `wrapping::open` refuses a JSON array, because no snapshot or manifest is one.
             Err(_) if file.first() == Some(&b'[') && file.len() as u64 <= limit => {
                 Body { bytes: file.to_vec().into(), encoding: wrapping::Encoding::Json }

@@ -212,7 +212,7 @@ impl<'a> Visitor<'a> for KeySeed {
     }
 
     fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Key, E> {
-        let node = AlphaNodeId::from_bytes(bytes).ok_or_else(|| E::custom("a node's id that has not 8 bytes"))?;
+        let node = AlphaNodeId::from_bytes(bytes).ok_or_else(|| E::custom("a node id that does not have 8 bytes"))?;
         Ok(Key::Node(node.0))
     }
 

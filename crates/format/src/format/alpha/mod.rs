@@ -47,5 +47,6 @@ fn parse<T: DeserializeOwned>(body: &Body, what: &str, meter: &mut Meter) -> Res
 
 /// Returns the error for a document that no release before 0.2 wrote.
 fn unknown_document(what: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::with_source(ErrorKind::Corrupt, format!("this is no {what} of a release before 0.2"), source)
+    let message = format!("this is not a valid {what} of an Icechunk release before 0.2");
+    Error::with_source(ErrorKind::Corrupt, message, source)
 }

@@ -191,7 +191,7 @@ impl AlphaSnapshot {
             }
             Some(other) => Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("a snapshot of {other} members, which no known release before 0.2 wrote"),
+                format!("a snapshot of {other} members, which no known Icechunk release before 0.2 wrote"),
             )),
         }
     }

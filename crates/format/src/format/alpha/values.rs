@@ -179,7 +179,8 @@ pub(super) struct Time(pub(super) u64);
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let time: jiff::Timestamp = text.parse().map_err(|_| de::Error::custom(format!("`{text}` is no time")))?;
+        let time: jiff::Timestamp =
+            text.parse().map_err(|_| de::Error::custom(format!("`{text}` is not a valid time")))?;
         let micros = u64::try_from(time.as_microsecond());
         micros.map(Time).map_err(|_| de::Error::custom(format!("`{text}` is before 1970")))
     }

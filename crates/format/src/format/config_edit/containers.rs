@@ -141,7 +141,7 @@ fn check_prefix(prefix: &str, store: &str) -> std::result::Result<(), String> {
     if !prefix.ends_with('/') {
         return Err("does not end with `/`, as the prefix of a container must".to_owned());
     }
-    let url = Url::parse(prefix).map_err(|error| format!("is no URL: {error}"))?;
+    let url = Url::parse(prefix).map_err(|error| format!("is not a valid URL: {error}"))?;
     let Some((_, stores)) = STORES.iter().find(|(schemes, _)| schemes.contains(&url.scheme())) else {
         return Err(format!("has a scheme that no store has: {}", url.scheme()));
     };
@@ -218,7 +218,7 @@ mod tests {
             after(&after(&json!({}), "ocean", OCEAN).unwrap(), "\"gs://x/\"", r#"{"store": {"gcs": {}}}"#).unwrap();
         for (key, text, why) in [
             ("a", r#"{"url_prefix": "s3://ocean", "store": {"s3": {}}}"#, "does not end with `/`"),
-            ("a", r#"{"url_prefix": "ocean/", "store": {"s3": {}}}"#, "is no URL"),
+            ("a", r#"{"url_prefix": "ocean/", "store": {"s3": {}}}"#, "is not a valid URL"),
             ("a", r#"{"url_prefix": "ftp://ocean/", "store": {"s3": {}}}"#, "no store has"),
             ("a", r#"{"url_prefix": "gs://ocean/", "store": {"s3": {}}}"#, "not in a store of kind `s3`"),
             ("a", r#"{"url_prefix": "file:///a/../b/", "store": {"local_file_system": "/a"}}"#, "`..`"),

@@ -121,7 +121,7 @@ pub fn get_path<'a>(members: &'a Map<String, Value>, path: &[String]) -> Option<
 }
 
 fn parse(key: &str) -> Result<Vec<String>> {
-    let wrong = |why: &str| Error::invalid(format!("`{key}` is no name of a setting: {why}"));
+    let wrong = |why: &str| Error::invalid(format!("`{key}` is not a valid setting name: {why}"));
     let mut parts = Vec::new();
     let mut rest = key;
     loop {

@@ -65,7 +65,8 @@ fn check(value: &Value, kind: &'static ValueKind, path: &mut Vec<String>, out: &
         }
         (ValueKind::Pattern, Value::String(pattern)) => {
             if let Err(why) = Patterns::check(pattern) {
-                out.insert(Problem::Invalid(format!("`{}` is no regular expression: {why}", format_key(path))));
+                let what = format!("`{}` is not a valid regular expression: {why}", format_key(path));
+                out.insert(Problem::Invalid(what));
             }
         }
         (ValueKind::Struct(_) | ValueKind::Open(..) | ValueKind::Map(_), Value::Object(members)) => {

@@ -93,7 +93,7 @@ pub async fn migrate(
     let storage = repository.storage();
     if let Generation::Alpha(_) = repository.generation {
         return Err(Error::invalid(format!(
-            "{} is of a release before 0.2, which cannot be migrated in place: pass the new place with --to",
+            "{} is of an Icechunk release before 0.2, which cannot be migrated in place: pass the new place with --to",
             storage.location()
         )));
     }

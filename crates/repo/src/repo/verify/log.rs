@@ -198,7 +198,8 @@ fn check_against_snapshot(
     }
     for (id, _) in log.updated_chunks() {
         if !deleted.contains(&id) && !present.get(&id).is_some_and(|(_, is_array)| *is_array) {
-            object.warning("log-node", format!("chunks of node {id} were changed, which is no array of the snapshot"));
+            let text = format!("chunks of node {id} were changed, but it is not an array of the snapshot");
+            object.warning("log-node", text);
         }
     }
     for one in moves {

@@ -249,7 +249,7 @@ fn location_problem(location: &str, containers: &Containers) -> Option<String> {
     }
     let url = match url::Url::parse(location) {
         Ok(url) => url,
-        Err(error) => return Some(format!("it is no absolute URL: {error}")),
+        Err(error) => return Some(format!("it is not an absolute URL: {error}")),
     };
     if url.scheme() != "file" && url.host_str().is_none_or(str::is_empty) {
         return Some("it names no bucket or host".into());

@@ -152,8 +152,8 @@ async fn check(
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{} is of a release before 0.2, and not all rules of its format are known: `icechunkfs migrate` reads all of \
-                     it, and what it makes can be verified",
+                    "{} is of an Icechunk release before 0.2, and not all rules of its format are known: \
+                     `icechunkfs migrate` reads all of it, and what it makes can be verified",
                     context.storage.location()
                 ),
             ));

@@ -235,7 +235,7 @@ fn check_document(object: Subject<'_>, node: &Node<'_>, kind: &str) -> bool {
     let said = match document::node_type(node.zarr_json) {
         Ok(said) => said,
         Err(error) => {
-            object.error("zarr-json", format!("its zarr.json is no JSON: {error}"));
+            object.error("zarr-json", format!("its zarr.json is not valid JSON: {error}"));
             return false;
         }
     };

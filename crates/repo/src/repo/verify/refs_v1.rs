@@ -55,7 +55,7 @@ pub(super) async fn check(context: &Context) -> Result<BTreeSet<ObjectId>> {
 /// it.
 fn check_name(object: Subject<'_>, folder: &str, name: &str) {
     let Ok(decoded) = percent_decode_str(folder).decode_utf8() else {
-        return object.warning("ref-name", format!("the name `{name}` is no UTF-8"));
+        return object.warning("ref-name", format!("the name `{name}` is not UTF-8"));
     };
     if PathPart::from(&*decoded).as_ref() != folder {
         object.note("ref-name", format!("clients that encode names do not look for `{decoded}` here"));

@@ -79,7 +79,7 @@ fn within_origin(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     let Some(first) = attempt.previous().first() else { return attempt.stop() };
     if first.origin() != attempt.url().origin() {
         let origin = attempt.url().origin().ascii_serialization();
-        let origin = if origin == "null" { "which is no web server" } else { &origin };
+        let origin = if origin == "null" { "which is not a web server" } else { &origin };
         return attempt.error(format!(
             "the server redirects to another origin, {origin}: if the data is there, name that place in the URL"
         ));

@@ -203,7 +203,7 @@ async fn connect_over(place: &StorePlace, parameters: &StoreParameters) -> Resul
             Ok(below(azure::connect(container, account.as_ref(), parameters)?, &container.prefix))
         }
         StorePlace::Web(url) => {
-            let read_only = Some("a web server only gives");
+            let read_only = Some("repositories on web servers are read-only");
             Ok(Connected { read_only, is_ordered: false, ..below(web::connect(url, parameters)?, "") })
         }
         StorePlace::Local(path) => Err(Error::invalid(format!("{} is on this machine", path.display()))),

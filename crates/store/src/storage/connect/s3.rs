@@ -159,7 +159,7 @@ fn with_credentials(
     let half =
         parameters.variable("AWS_ACCESS_KEY_ID").is_some() != parameters.variable("AWS_SECRET_ACCESS_KEY").is_some();
     if half && settings.profile.is_none() {
-        return Err(Error::invalid("of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only one is set: a key is both"));
+        return Err(Error::invalid("set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: only one is set"));
     }
     match profile.filter(|profile| profile.has_credentials()) {
         Some(profile) => Ok(builder.with_credentials(Arc::new(ProfileCredentials::new(profile)?))),

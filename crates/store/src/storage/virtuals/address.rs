@@ -151,7 +151,7 @@ impl Address {
         if text.len() > MAX_LOCATION {
             return Err(Error::corrupt(format!("it has {} bytes; {MAX_LOCATION} are the most", text.len())));
         }
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| Error::corrupt("it is no URL"))?;
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| Error::corrupt("it is not a valid URL"))?;
         let unknown = || Error::new(ErrorKind::Unsupported, "only file, s3, gs, az, http, https and vcc can be read");
         let scheme = Scheme::parse(scheme).ok_or_else(unknown)?;
         let rest = rest.split(['?', '#']).next().unwrap_or_default();
@@ -298,7 +298,7 @@ fn bucket(provider: Provider, text: &str) -> Option<String> {
 
 fn components_of(path: &str, is_prefix: bool) -> Result<Vec<String>> {
     let path = percent_decode_str(path).decode_utf8();
-    let path = path.map_err(|_| Error::new(ErrorKind::Unsupported, "its name is no UTF-8 text"))?;
+    let path = path.map_err(|_| Error::new(ErrorKind::Unsupported, "its name is not UTF-8"))?;
     let path = if is_prefix { path.strip_suffix('/').unwrap_or(&path) } else { &path };
     if path.is_empty() {
         return Ok(Vec::new());

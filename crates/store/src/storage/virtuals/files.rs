@@ -113,7 +113,7 @@ pub(super) fn read(
     let shown = root.join(&rest).display().to_string();
     let metadata = file.metadata().map_err(|e| Error::io(&shown, e))?;
     if !metadata.is_file() {
-        return Err(Error::new(ErrorKind::VirtualNotAllowed, format!("{shown}: it is no regular file")));
+        return Err(Error::new(ErrorKind::VirtualNotAllowed, format!("{shown}: it is not a regular file")));
     }
     if let Some(checksum) = checksum {
         state_of(&metadata).check(checksum)?;

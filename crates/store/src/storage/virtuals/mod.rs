@@ -306,12 +306,13 @@ impl VirtualChunks {
                 WebResponse::Bytes(bytes) => return Ok(bytes),
                 WebResponse::Redirect(url) => url,
             };
-            let next = Address::object(&url).map_err(|e| e.context(format!("{address}: the server sends us on")))?;
+            let next = Address::object(&url)
+                .map_err(|e| e.context(format!("{address}: the server redirects to a URL that cannot be read")))?;
             if !next.is_web() || !self.permissions.allows_redirect(&next) {
                 return Err(Error::new(
                     ErrorKind::VirtualNotAllowed,
                     format!(
-                        "{address}: the server sends us on to {next}, and that is not allowed: add --allow-virtual {}",
+                        "{address}: the server redirects to {next}, which is not allowed: add --allow-virtual {}",
                         shell::quote(&next.parent().as_prefix())
                     ),
                 ));
@@ -319,7 +320,7 @@ impl VirtualChunks {
             let signed = url::Url::parse(&url).ok().and_then(|url| url.query().map(str::to_owned));
             (address, query) = (next, signed);
         }
-        let message = format!("{}: the server sends us on and on, {MAX_REDIRECTS} times", wanted.address);
+        let message = format!("{}: the server redirects more than {MAX_REDIRECTS} times", wanted.address);
         Err(Error::new(ErrorKind::Io, message))
     }
 

@@ -159,7 +159,7 @@ fn prefix_or_path(word: &str) -> Result<Address> {
         return Err(Error::invalid("the prefix is empty"));
     }
     let path: PathBuf = std::path::absolute(word).map_err(|e| Error::io(word, e))?;
-    let path = path.to_str().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "the path is no UTF-8 text"))?;
+    let path = path.to_str().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "the path is not UTF-8"))?;
     Address::directory(path)
 }
 

@@ -103,8 +103,8 @@ impl Web {
             // A range counts stored bytes, without an encoding.
             .header(ACCEPT_ENCODING, "identity")
             .body(HttpRequestBody::empty());
-        let request: HttpRequest =
-            request.map_err(|e| Error::with_source(ErrorKind::Unsupported, format!("{shown}: it is no URL"), e))?;
+        let request: HttpRequest = request
+            .map_err(|e| Error::with_source(ErrorKind::Unsupported, format!("{shown}: it is not a valid URL"), e))?;
         let response = self.client.execute(request).await.map_err(|error| transport_error(shown, error))?;
         let status = response.status();
         if status.is_redirection() && status != StatusCode::NOT_MODIFIED {
@@ -184,7 +184,7 @@ fn redirect(response: &HttpResponse, url: &str, shown: &str) -> Result<String> {
     let joined = url::Url::parse(url).ok().filter(|_| !location.is_empty()).and_then(|base| base.join(location).ok());
     let joined = joined.map(|url| url.to_string());
     joined.ok_or_else(|| {
-        Error::corrupt(format!("{shown}: the server sends us on to {}, which is no URL", quoted(location)))
+        Error::corrupt(format!("{shown}: the server redirects to {}, which is not a valid URL", quoted(location)))
     })
 }
 

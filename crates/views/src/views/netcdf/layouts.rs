@@ -52,8 +52,9 @@ impl Layout {
             Ok(())
         } else {
             Err(Error::corrupt(
-                "its header would be another one than programs have seen, as texts can be read at one time and not at another: they would read \
-                 wrong data. `icechunkfs verify` tells whether the repository is damaged. If it stays so, mount anew",
+                "its header would be another one than programs have seen, as texts can be read at one time and not at \
+                 another: they would read wrong data. `icechunkfs verify` tells whether the repository is damaged. If \
+                 it stays so, mount again",
             ))
         }
     }
@@ -78,7 +79,7 @@ mod tests {
         of(1, "/a.nc", &options).check(&plan("one")).unwrap();
         of(1, "/a.nc", &options).check(&plan("one")).unwrap();
         let error = of(1, "/a.nc", &options).check(&plan("two")).unwrap_err();
-        assert!(error.to_string().contains("mount anew"), "{error}");
+        assert!(error.to_string().contains("mount again"), "{error}");
         // Another file, and the same one shown otherwise.
         of(2, "/b.nc", &options).check(&plan("two")).unwrap();
         of(1, "/a.nc", &NetcdfOptions { classic_types: true, ..options.clone() }).check(&plan("two")).unwrap();

@@ -22,7 +22,7 @@ const MAX_DEPTH: usize = 64;
 const MAX_REASON: usize = 200;
 /// Reasons that need no look into an array.
 pub(super) const LONG_NAME: &str = "the name is too long";
-pub(super) const BELOW_ARRAY: &str = "it is below an array, which is no group of the file";
+pub(super) const BELOW_ARRAY: &str = "it is below an array, which cannot be a group of the file";
 
 /// Group of a file.
 #[derive(Debug)]

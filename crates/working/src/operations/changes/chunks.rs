@@ -70,7 +70,7 @@ impl ArrayContext {
             Some(coords) if is_in_grid(&coords, &self.grid) => FileRole::Chunk(coords),
             Some(_) => FileRole::Wrong(format!("it is outside the array's grid of {:?} chunks", self.grid)),
             None if self.looks_like_a_chunk(key) => FileRole::Wrong(format!(
-                "chunks of this array are named like {}: this is none, though it looks like one",
+                "this name is not a valid chunk name: chunks of this array are named like {}",
                 self.encoding.key(&vec![0; rank])
             )),
             None => FileRole::Nothing,
@@ -280,10 +280,7 @@ impl Detection<'_> {
             ChunkChange::Delete => false,
         };
         if empty {
-            self.report_violation(
-                path,
-                "it is empty, and a chunk never is: is a program still writing it? Otherwise remove it",
-            );
+            self.report_violation(path, "the chunk file is empty: wait for its writer, or remove it");
         }
         changes.insert(coords, change);
         Ok(())

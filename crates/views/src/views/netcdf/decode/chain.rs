@@ -116,7 +116,7 @@ impl Chain {
         if depth > MAX_DEPTH {
             return Err(format!("shards within shards, more than {MAX_DEPTH} deep"));
         }
-        let codecs = codecs.as_array().ok_or("codecs are no list")?;
+        let codecs = codecs.as_array().ok_or("codecs are not a list")?;
         let mut transposes = Vec::new();
         let mut arrays = Vec::new();
         let mut elements = None;

@@ -158,7 +158,7 @@ fn codecs_that_are_missing_here_are_named() {
         ),
         (json!(["zstd"]), "codec zstd"),
         (json!([]), "no codec makes bytes of the elements"),
-        (json!({}), "codecs are no list"),
+        (json!({}), "codecs are not a list"),
         (json!(["bytes", "zstd", "zstd", "zstd", "zstd", "zstd"]), "more than 4 codecs of bytes"),
     ] {
         assert_eq!(Chain::parse(&codecs, &[1], INT16).unwrap_err(), reason);
