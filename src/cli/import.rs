@@ -1,6 +1,6 @@
 //! `icechunkfs import`: commits a directory of Zarr files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
@@ -17,6 +17,8 @@ use icechunkfs_repo::commit::engine::{EngineOptions, OnConflict};
 use icechunkfs_repo::commit::progress::{CommitProgress, Stage};
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
+use icechunkfs_store::recognize::{self, Kind};
+use icechunkfs_store::storage::location::{Location, StorePlace};
 use icechunkfs_store::storage::{self, settings::Settings};
 use icechunkfs_working::transfer::import::{self, ImportMeans, ImportOptions, ImportResult, ImportTarget};
 use icechunkfs_working::transfer::{Counters, SkippedPath};
@@ -100,6 +102,8 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
         };
         bar.set_message(message);
     };
+    check_source(arguments)?;
+    let new = NewDirectories::of(&arguments.repo);
     let imported = progress::watched("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}", draw, || {
         open::run(async {
             let target = target(arguments).await?;
@@ -107,7 +111,11 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
             let means = ImportMeans { engine: engine_options, memory: &budget, clock: system_clock };
             import::import(&arguments.src, target, &options, means, &counters, &progress).await
         })
-    })?;
+    });
+    if imported.as_ref().map_or(true, |imported| failure(imported).is_some()) {
+        new.remove_empty();
+    }
+    let imported = imported?;
     let failure = failure(&imported);
     if arguments.json {
         print_json(&imported)?;
@@ -115,6 +123,61 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
         print(&to_text(&imported, arguments))?;
     }
     failure.map_or(Ok(()), Err)
+}
+
+/// Fails if what is to be imported is not a directory of Zarr files, as far as a look tells.
+fn check_source(arguments: &ImportArgs) -> Result<()> {
+    let source = &arguments.src;
+    let shown = source.display();
+    let found = recognize::at(source);
+    if let Some(kind) = found.filter(|kind| kind.is_file()) {
+        let message = format!(
+            "{shown} is {}, not a directory of Zarr files: open it with xarray, and write it into a mount of {}",
+            kind.name(),
+            arguments.repo
+        );
+        return Err(Error::new(ErrorKind::NotADirectory, message));
+    }
+    if found == Some(Kind::Repository) && recognize::at(Path::new(&arguments.repo)) == Some(Kind::Zarr3) {
+        let message = format!(
+            "{shown} is a repository, and {} a plain Zarr tree: are the arguments swapped? The directory comes first, then \
+             the repository",
+            arguments.repo
+        );
+        return Err(Error::invalid(message));
+    }
+    if source.to_str().is_some_and(|text| text.contains("://")) {
+        return Err(Error::invalid(format!("{shown} is a URL: what is imported is a directory on this machine")));
+    }
+    match std::fs::metadata(source) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(Error::new(ErrorKind::NotFound, format!("{shown}: no such directory")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Directories on the way to a new repository that do not exist yet.
+struct NewDirectories(Vec<PathBuf>);
+
+impl NewDirectories {
+    /// Finds them for the repository that `repo` names.
+    fn of(repo: &str) -> Self {
+        let Ok(Location { place: StorePlace::Local(path), .. }) = Location::parse(repo) else {
+            return NewDirectories(Vec::new());
+        };
+        let missing = |path: &&Path| std::fs::symlink_metadata(path).is_err();
+        NewDirectories(path.ancestors().take_while(missing).map(Path::to_owned).collect())
+    }
+
+    /// Removes those that are empty: a failed import leaves nothing.
+    fn remove_empty(&self) {
+        for directory in &self.0 {
+            if std::fs::remove_dir(directory).is_err() {
+                return;
+            }
+        }
+    }
 }
 
 /// Opens the repository, or the empty location for one.

@@ -53,5 +53,6 @@ pub mod root_map;
 pub mod served_mount;
 pub mod survey;
 pub mod unmount;
+mod users;
 mod wire;
 mod xattr;

@@ -400,6 +400,12 @@ fn mount_error(mountpoint: &Path, error: io::Error) -> Error {
         _ if let Some(helper::Obstacle { reason, remedy }) = helper::find().err() => {
             Error::with_source(ErrorKind::NotFound, format!("{reason}: {}", uncapitalized(&remedy)), error)
         }
-        _ => Error::io(format!("mounting at {place}"), error),
+        // The helper's words end with a line's end.
+        _ => match words.trim_end() {
+            trimmed if trimmed.len() < words.len() => {
+                Error::io(format!("mounting at {place}"), io::Error::new(error.kind(), trimmed.to_owned()))
+            }
+            _ => Error::io(format!("mounting at {place}"), error),
+        },
     }
 }

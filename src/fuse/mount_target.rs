@@ -133,11 +133,15 @@ fn check_directory(directory: &OwnedFd, place: &str, nonempty: bool) -> Result<(
 
 /// Returns the message for a mountpoint that is not empty. Nobody means to mount over a repository.
 fn not_empty(directory: &OwnedFd, place: &str) -> String {
-    let has = |name: &str| rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-    match recognize::directory(has) {
+    let is_directory = |name: &str| {
+        let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some(FileType::from_raw_mode(found.st_mode) == FileType::Directory)
+    };
+    match recognize::directory(is_directory) {
         Some(Kind::Repository) => format!(
             "the mountpoint {place} is a repository: are the arguments swapped? The repository comes first, then the mountpoint"
         ),
+        _ if place == "/" => "the mountpoint / is the root of this machine: name an empty directory".to_owned(),
         _ => format!("the mountpoint {place} is not empty: -o nonempty mounts over its files"),
     }
 }

@@ -24,7 +24,9 @@ use super::mount_table::{self, Mount};
 use super::mountpoint::Mountpoint;
 use super::open_mount::{OpenMount, mounted_at};
 use super::probe::Identity;
+use super::users;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::shell;
 
 /// Longest time for a killed process to end. Only after this does a live mount count as busy.
 const DYING: Duration = Duration::from_millis(500);
@@ -158,15 +160,20 @@ fn identity_of(mount: &Mount) -> Result<Identity> {
 }
 
 fn busy(mountpoint: &Path) -> Error {
-    Error::new(
-        ErrorKind::Busy,
+    let place = mountpoint.display();
+    let users = users::of_mount(mountpoint);
+    let is_here = std::env::current_dir().is_ok_and(|here| here.starts_with(mountpoint));
+    let by = if is_here && users.len() <= 1 {
+        ": the current directory is in it; change to another one first".to_owned()
+    } else if users.is_empty() {
         format!(
-            "{} is in use: a program has a file open in it or its working directory there (`fuser -vm {}` names it). `icechunkfs unmount \
-             --force` detaches it anyway",
-            mountpoint.display(),
-            mountpoint.display()
-        ),
-    )
+            ": a program has a file open in it or its working directory there (`sudo fuser -vm {}` names it)",
+            shell::quote(&mountpoint.to_string_lossy())
+        )
+    } else {
+        format!(" by {}", users.join(", "))
+    };
+    Error::new(ErrorKind::Busy, format!("{place} is in use{by}. `icechunkfs unmount --force` detaches it anyway"))
 }
 
 /// Unmounts through `fusermount3`, for [`CLOSING`] if it is busy.

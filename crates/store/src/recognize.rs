@@ -41,7 +41,7 @@ const BEGINNINGS: [(&[u8], Kind); 9] = [
 pub fn at(path: &Path) -> Option<Kind> {
     let metadata = std::fs::metadata(path).ok()?;
     if metadata.is_dir() {
-        return directory(|name| path.join(name).exists());
+        return directory(|name| Some(std::fs::metadata(path.join(name)).ok()?.is_dir()));
     }
     if !metadata.is_file() {
         return None;
@@ -51,14 +51,17 @@ pub fn at(path: &Path) -> Option<Kind> {
     BEGINNINGS.iter().find(|(bytes, _)| start.starts_with(bytes)).map(|(_, kind)| *kind)
 }
 
-/// Returns what a directory is that has the names for which `has` returns true.
-pub fn directory(has: impl Fn(&str) -> bool) -> Option<Kind> {
-    if has("repo") || (has("refs") && has("snapshots")) {
+/// Returns what a directory is in which `is_directory` tells of a name whether it is one; none for
+/// a name that is not there.
+pub fn directory(is_directory: impl Fn(&str) -> Option<bool>) -> Option<Kind> {
+    let has_file = |name: &str| is_directory(name) == Some(false);
+    let has_directory = |name: &str| is_directory(name) == Some(true);
+    if has_file("repo") || (has_directory("refs") && has_directory("snapshots")) {
         Some(Kind::Repository)
-    } else if has("zarr.json") {
+    } else if has_file("zarr.json") {
         Some(Kind::Zarr3)
     } else {
-        [".zgroup", ".zarray", ".zmetadata"].into_iter().any(has).then_some(Kind::Zarr2)
+        [".zgroup", ".zarray", ".zmetadata"].into_iter().any(has_file).then_some(Kind::Zarr2)
     }
 }
 
@@ -69,23 +72,37 @@ fn first_bytes(file: File) -> Option<Vec<u8>> {
 }
 
 impl Kind {
-    /// Returns what it is and the next command, for a message that begins with its path. Another
-    /// repository than `path` was expected.
-    pub fn instead_of_repository(self, path: &str) -> String {
-        let file = "open it with xarray, and write it into a mount of a repository";
+    /// Returns what it is, with an article.
+    pub fn name(self) -> &'static str {
         match self {
-            Kind::Repository => "is a repository".to_owned(),
-            Kind::Zarr3 => format!(
-                "is a plain Zarr tree of version 3, not a repository: `icechunkfs import {path} REPO` makes a repository of it"
-            ),
-            Kind::Zarr2 => "is a plain Zarr tree of version 2, not a repository: write it as version 3 first, with \
-                            zarr-python or xarray, into a mount of a repository"
-                .to_owned(),
-            Kind::NetCdf => format!("is a NetCDF file, not a repository: {file}"),
-            Kind::Hdf5 => format!("is a NetCDF-4 or HDF5 file, not a repository: {file}"),
-            Kind::Grib => format!("is a GRIB file, not a repository: {file}"),
-            Kind::Tiff => format!("is a TIFF file, not a repository: {file}"),
+            Kind::Repository => "a repository",
+            Kind::Zarr3 => "a plain Zarr tree of version 3",
+            Kind::Zarr2 => "a plain Zarr tree of version 2",
+            Kind::NetCdf => "a NetCDF file",
+            Kind::Hdf5 => "a NetCDF-4 or HDF5 file",
+            Kind::Grib => "a GRIB file",
+            Kind::Tiff => "a TIFF file",
         }
+    }
+
+    /// Returns the next command for what is not a repository, at `path`, where one was expected.
+    pub fn instead_of_repository(self, path: &str) -> String {
+        let next = match self {
+            Kind::Repository => return format!("is {}", self.name()),
+            Kind::Zarr3 => format!("`icechunkfs import {path} REPO` makes a repository of it"),
+            Kind::Zarr2 => {
+                "write it as version 3 first, with zarr-python or xarray, into a mount of a repository".to_owned()
+            }
+            Kind::NetCdf | Kind::Hdf5 | Kind::Grib | Kind::Tiff => {
+                "open it with xarray, and write it into a mount of a repository".to_owned()
+            }
+        };
+        format!("is {}, not a repository: {next}", self.name())
+    }
+
+    /// Returns true if it is one file.
+    pub fn is_file(self) -> bool {
+        matches!(self, Kind::NetCdf | Kind::Hdf5 | Kind::Grib | Kind::Tiff)
     }
 }
 

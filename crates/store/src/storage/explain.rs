@@ -5,12 +5,13 @@ use std::fmt::Display;
 
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
+use tracing::debug;
 
 use super::transport::NotSupportedByServer;
 use icechunkfs_base::error::{Error, ErrorKind};
 
 /// Error texts of stores, with the kind of error and the advice for the user.
-const KNOWN_ERRORS: [(&[&str], ErrorKind, &str); 11] = [
+const KNOWN_ERRORS: [(&[&str], ErrorKind, &str); 12] = [
     (&["NoSuchBucket", "The specified bucket does not exist"], ErrorKind::NotARepository, "the bucket does not exist"),
     (&["ContainerNotFound"], ErrorKind::NotARepository, "the container does not exist"),
     (
@@ -33,6 +34,7 @@ const KNOWN_ERRORS: [(&[&str], ErrorKind, &str); 11] = [
         "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass --profile, or --anonymous \
          for a public bucket",
     ),
+    (&["InvalidContentType"], ErrorKind::Io, "the endpoint does not speak TLS: use http://"),
     // As a short answer is: local objects have this kind, too.
     (
         &["<Code>InvalidRange</Code>", "416 Range Not Satisfiable"],
@@ -43,25 +45,52 @@ const KNOWN_ERRORS: [(&[&str], ErrorKind, &str); 11] = [
     (&["<Code>AccessDenied</Code>"], ErrorKind::PermissionDenied, "these credentials do not allow it"),
 ];
 
-/// Converts the store's error of an operation on `what`.
-pub(super) fn from_store(what: impl Display, error: StoreError) -> Error {
+/// Identity that requests prove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// They have the credentials that were found, if any.
+    Known,
+    /// They have none, as the user wants it.
+    Anonymous,
+}
+
+/// Converts the store's error of an operation on `what`. Where the cause is known, the message says
+/// it in words of this program; the log has those of the store.
+pub(super) fn from_store(what: impl Display, error: StoreError, sender: Sender) -> Error {
     let text: Vec<String> = error_chain(&error).map(ToString::to_string).collect();
     let text = text.join("\n");
+    let known = |kind, advice: &str| {
+        debug!("{what}: {text}");
+        Error::new(kind, format!("{what}: {advice}"))
+    };
     if let Some((_, kind, advice)) =
         KNOWN_ERRORS.iter().find(|(said, ..)| said.iter().any(|words| text.contains(words)))
     {
-        return Error::with_source(*kind, format!("{what}: {advice}"), error);
+        let is_refused = *kind == ErrorKind::PermissionDenied && sender == Sender::Anonymous;
+        return known(*kind, if is_refused { REFUSED_ANONYMOUS } else { advice });
+    }
+    if let Some(why) = unreachable(&text) {
+        return known(ErrorKind::Io, &why);
     }
     let (kind, advice) = match &error {
         StoreError::NotFound { .. } => (ErrorKind::NotFound, ""),
         StoreError::AlreadyExists { .. } | StoreError::Precondition { .. } | StoreError::NotModified { .. } => {
             (ErrorKind::Contended, "")
         }
-        StoreError::PermissionDenied { .. } => (ErrorKind::PermissionDenied, ": these credentials do not allow it"),
-        StoreError::Unauthenticated { .. } => (ErrorKind::PermissionDenied, ": the store wants credentials"),
+        StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } if sender == Sender::Anonymous => {
+            return known(ErrorKind::PermissionDenied, REFUSED_ANONYMOUS);
+        }
+        StoreError::PermissionDenied { .. } => {
+            return known(ErrorKind::PermissionDenied, "these credentials do not allow it");
+        }
+        StoreError::Unauthenticated { .. } => {
+            return known(ErrorKind::PermissionDenied, "the store needs credentials, or other ones");
+        }
         StoreError::NotSupported { .. } | StoreError::NotImplemented { .. } => (ErrorKind::Unsupported, ""),
         StoreError::InvalidPath { .. } => (ErrorKind::InvalidInput, ""),
-        error if is_not_supported(error) => (ErrorKind::Unsupported, ": the server does not support this request"),
+        error if is_not_supported(error) => {
+            return known(ErrorKind::Unsupported, "the server does not support this request");
+        }
         _ => match error_chain(&error).find_map(|cause| cause.downcast_ref::<HttpError>()).map(HttpError::kind) {
             Some(HttpErrorKind::Timeout) => (ErrorKind::Timeout, ": the store did not answer in time"),
             Some(HttpErrorKind::Connect) => (ErrorKind::Io, ": the store cannot be reached"),
@@ -69,6 +98,28 @@ pub(super) fn from_store(what: impl Display, error: StoreError) -> Error {
         },
     };
     Error::with_source(kind, format!("{what}{advice}"), error)
+}
+
+/// Advice where the store refuses a request that says nothing of its sender.
+const REFUSED_ANONYMOUS: &str =
+    "the store refuses it: it was sent without credentials; omit --anonymous if the repository is not public";
+
+/// Says why no connection was made, if `text`, the causes of a failed request, tells: which host,
+/// and how long it was tried.
+fn unreachable(text: &str) -> Option<String> {
+    let host =
+        text.split_once("://").and_then(|(_, rest)| rest.split(['/', ' ', '\n', '?']).next()).unwrap_or("the store");
+    let after = |mark: &str| text.split_once(mark).and_then(|(_, rest)| rest.split([',', ' ', '\n']).next());
+    let seconds = after(" in ").and_then(|time| time.strip_suffix('s')).and_then(|time| time.parse::<f64>().ok());
+    let tried = seconds.filter(|time| *time >= 1.0).map(|time| format!(" (tried for {time:.0} s)")).unwrap_or_default();
+    let why = if text.contains("Connection refused") {
+        "refuses connections"
+    } else if text.contains("dns error") || text.contains("failed to lookup address") {
+        "is not a known host name"
+    } else {
+        return None;
+    };
+    Some(format!("{host} {why}{tried}"))
 }
 
 /// Returns true if the store, or a server before it, does not support the request.
@@ -81,4 +132,19 @@ pub(super) fn error_chain<'a>(
     error: &'a (dyn StdError + 'static),
 ) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
     std::iter::successors(Some(error), |&error| error.source())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_is_not_reached_is_named() {
+        let text = "Error performing GET http://127.0.0.1:5999/b/x in 10.88s, after 30 retries, retry_timeout: 45s\n\
+                    tcp connect error: Connection refused (os error 111)";
+        assert_eq!(unreachable(text).as_deref(), Some("127.0.0.1:5999 refuses connections (tried for 11 s)"));
+        let text = "Error performing GET https://nowhere.example/x in 9ms\ndns error: failed to lookup address";
+        assert_eq!(unreachable(text).as_deref(), Some("nowhere.example is not a known host name"));
+        assert_eq!(unreachable("Error performing GET https://h/x: 500"), None);
+    }
 }

@@ -126,11 +126,16 @@ impl Location {
         Ok(Location { place, shown: shown() })
     }
 
-    /// Returns the URL of a store that `words`, a path, is but for a forgotten slash; none if it is
+    /// Returns the URL of a store that `words`, a path, is but for forgotten signs; none if it is
     /// not like one.
     pub fn url_meant_by(words: &str) -> Option<String> {
-        let (scheme, rest) = words.split_once(":/")?;
-        let meant = format!("{scheme}://{}", rest.trim_start_matches('/'));
+        let at = words.find([':', '/'])?;
+        let (scheme, rest) = words.split_at(at);
+        // A directory may have the name of a scheme.
+        if !(rest.starts_with(':') || rest.starts_with("//")) || rest.starts_with("://") {
+            return None;
+        }
+        let meant = format!("{scheme}://{}", rest.trim_start_matches([':', '/']));
         let is_of_store = |location: &Location| !matches!(location.place, StorePlace::Local(_));
         Location::parse(&meant).ok().filter(is_of_store).map(|_| meant)
     }
@@ -152,7 +157,7 @@ fn bucket(words: &str, rest: &str, provider: Provider) -> Result<Bucket> {
         return Err(Error::invalid("the repository's URL has a `@` where SCHEME://BUCKET/PREFIX has the bucket"));
     }
     if !provider.is_bucket(name) {
-        return Err(Error::invalid(format!("`{words}` names no bucket: expected SCHEME://BUCKET/PREFIX")));
+        return Err(Error::invalid(format!("`{words}` does not name a bucket: expected SCHEME://BUCKET/PREFIX")));
     }
     Ok(Bucket { name: name.to_owned(), prefix: prefix.trim_matches('/').to_owned() })
 }
@@ -169,7 +174,7 @@ fn azure(words: &str, rest: &str) -> Result<StorePlace> {
         Some((container, host)) => (container, Some(host)),
         None => (authority, None),
     };
-    let wrong = |expected: &str| Error::invalid(format!("`{words}` names no container: expected {expected}"));
+    let wrong = |expected: &str| Error::invalid(format!("`{words}` does not name a container: expected {expected}"));
     let account = host
         .map(|host| azure_account(host).ok_or_else(|| wrong("abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX")));
     let account = account.transpose()?;
@@ -182,7 +187,7 @@ fn azure(words: &str, rest: &str) -> Result<StorePlace> {
 fn web(words: &str) -> Result<Location> {
     // The invalid part may be secret, so the text is not repeated.
     let wrong = |why: &str| Error::invalid(format!("the repository's URL {why}"));
-    let mut url = url::Url::parse(words).map_err(|_| wrong("is no URL"))?;
+    let mut url = url::Url::parse(words).map_err(|_| wrong("is not valid"))?;
     if url.query().is_some() || url.fragment().is_some() {
         return Err(wrong(
             "has a part behind ? or #, which cannot go with every object: set ICECHUNKFS_HEADER, if the server takes it so",

@@ -400,6 +400,9 @@ pub fn open_directory(path: &Path) -> Result<Arc<dyn Storage>> {
 /// Errors: [`ErrorKind::AlreadyExists`] if that is in a folder of another repository.
 pub async fn open_new(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
     if let Location { place: StorePlace::Local(path), shown } = Location::parse(repo)? {
+        if let Some(meant) = Location::url_meant_by(repo).filter(|_| !path.exists()) {
+            return Err(Error::invalid(format!("did you mean {meant}? A directory of this name is ./{repo}")));
+        }
         let (root, path) = new_place::make(&path, &shown)?;
         return Ok(Arc::new(LocalStorage::at(root, path, shown, settings.unsafe_single_writer)));
     }

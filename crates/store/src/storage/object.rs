@@ -23,7 +23,7 @@ use object_store::{
 
 use super::connect::Connected;
 use super::deadline::{Deadline, Operation, UNBOUNDED};
-use super::explain::from_store;
+use super::explain::{Sender, from_store};
 use super::listing::{ListingLimits, ListingValidator, too_many};
 use super::settings::Settings;
 use super::transport::Transport;
@@ -74,6 +74,8 @@ pub struct ObjectStorage {
     transport: Option<Transport>,
     /// Store that contains the repository, if it has a name.
     bucket: Option<NamedBucket>,
+    /// Identity that requests prove.
+    sender: Sender,
 }
 
 /// Treatment of an object that has the key of one that is sent in parts.
@@ -108,6 +110,7 @@ impl ObjectStorage {
             single_writer: false,
             transport: None,
             bucket: None,
+            sender: Sender::Known,
         }
     }
 
@@ -143,10 +146,15 @@ impl ObjectStorage {
                 single_writer: settings.unsafe_single_writer,
                 transport: Some(transport.clone()),
                 bucket,
+                sender: if settings.anonymous { Sender::Anonymous } else { Sender::Known },
             })
         };
         let with_slash = slash_prefixed.map(|store| make(store, None, None)).transpose()?;
         make(store, with_slash.map(|storage| Arc::new(storage) as Arc<dyn Storage>), bucket)
+    }
+
+    fn failed(&self, what: impl Display, error: object_store::Error) -> Error {
+        from_store(what, error, self.sender)
     }
 
     /// Fetches the object that `options` request, of at most `limit` bytes, with its version.
@@ -156,7 +164,7 @@ impl ObjectStorage {
         let reading = async {
             let found = match self.store.get_opts(&path, options).await {
                 Err(object_store::Error::NotModified { .. }) => return Ok(None),
-                other => other.map_err(|error| from_store(key, error))?,
+                other => other.map_err(|error| self.failed(key, error))?,
             };
             let size = found.meta.size;
             if size > limit {
@@ -165,7 +173,7 @@ impl ObjectStorage {
             let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
             let modified = modified(&found.meta);
             let held = memory::reserve(size, key).await?;
-            let bytes = collect(found, size).await.map_err(|error| from_store(key, error))?;
+            let bytes = collect(found, size).await.map_err(|error| self.failed(key, error))?;
             Ok(Some(StoredObject { bytes: memory::with_reservation(bytes, held), version, modified, size: None }))
         };
         self.deadline.read(key, limit, key, reading).await
@@ -178,9 +186,9 @@ impl ObjectStorage {
             let options = GetOptions { range: Some(range), ..GetOptions::default() };
             let found = match self.store.get_opts(&path, options).await {
                 Err(object_store::Error::NotSupported { .. }) => return Ok(None),
-                other => other.map_err(|error| from_store(key, error))?,
+                other => other.map_err(|error| self.failed(key, error))?,
             };
-            collect(found, length).await.map(Some).map_err(|error| from_store(key, error))
+            collect(found, length).await.map(Some).map_err(|error| self.failed(key, error))
         };
         let bytes = match self.deadline.read(key, length, key, reading).await? {
             Some(bytes) => bytes,
@@ -188,8 +196,8 @@ impl ObjectStorage {
             None if offset > MAX_SKIPPED => return Err(too_far(key, offset)),
             None => {
                 let reading = async {
-                    let parts = self.store.get(&path).await.map_err(|error| from_store(key, error))?.into_stream();
-                    take_range(parts, offset, length).await.map_err(|error| from_store(key, error))
+                    let parts = self.store.get(&path).await.map_err(|error| self.failed(key, error))?.into_stream();
+                    take_range(parts, offset, length).await.map_err(|error| self.failed(key, error))
                 };
                 self.deadline.read(key, UNBOUNDED, key, reading).await?
             }
@@ -329,13 +337,13 @@ impl ObjectStorage {
         let to = path(&bucket.key(key))?;
         // The store copies by itself and reports no progress.
         let budget = self.deadline.budget().saturating_add(Duration::from_secs(bytes / COPY_RATE));
-        let copying = async { bucket.store.copy(&from, &to).await.map_err(|error| from_store(key, error)) };
+        let copying = async { bucket.store.copy(&from, &to).await.map_err(|error| self.failed(key, error)) };
         self.deadline.with_budget(budget).run(key, copying).await
     }
 
     async fn timed<T>(&self, what: impl Display, work: impl Future<Output = object_store::Result<T>>) -> Result<T> {
         let what = what.to_string();
-        let done = async { work.await.map_err(|error| from_store(&what, error)) };
+        let done = async { work.await.map_err(|error| self.failed(&what, error)) };
         self.deadline.run(&what, done).await
     }
 }
@@ -383,7 +391,8 @@ fn modified(meta: &ObjectMeta) -> Option<u64> {
 }
 
 fn path(key: &str) -> Result<Path> {
-    Path::parse(key).map_err(|e| Error::with_source(ErrorKind::InvalidInput, format!("`{key}` is no object name"), e))
+    Path::parse(key)
+        .map_err(|e| Error::with_source(ErrorKind::InvalidInput, format!("`{key}` is not a valid object name"), e))
 }
 
 #[async_trait]
@@ -444,7 +453,7 @@ impl Storage for ObjectStorage {
             let next = async { Ok(objects.next().await) };
             let Some(page) = self.deadline.run_as(Arc::clone(&operation), &what, next).await? else { return Ok(()) };
             for meta in page {
-                let meta = meta.map_err(|error| from_store(&what, error))?;
+                let meta = meta.map_err(|error| self.failed(&what, error))?;
                 let modified = modified(&meta).unwrap_or_default();
                 let object = ObjectInfo { key: meta.location.to_string(), size: meta.size, modified };
                 operation.extend_by_result(LISTED);

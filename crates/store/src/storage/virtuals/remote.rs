@@ -8,7 +8,7 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
 
 use super::super::connect::Connected;
 use super::super::deadline::Deadline;
-use super::super::explain::from_store;
+use super::super::explain::{Sender, from_store};
 use super::super::object::{check_length, collect, too_short};
 use super::super::settings::Settings;
 use super::super::transport::Transport;
@@ -69,5 +69,5 @@ fn explain(what: &str, error: object_store::Error) -> Error {
     if RANGE_ERRORS.iter().any(|words| said.contains(words)) {
         return Error::with_source(ErrorKind::Corrupt, format!("{what}: the object is too short"), error);
     }
-    from_store(what, error)
+    from_store(what, error, Sender::Known)
 }
