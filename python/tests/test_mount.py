@@ -113,7 +113,7 @@ def test_a_missing_program_is_said(repo, monkeypatch, tmp_path):
 
 def test_uncommitted_changes_are_announced_and_resumed(repo, scratch):
     place = scratch()
-    with pytest.warns(icechunkfs.UncommittedWarning, match="1 nodes"):
+    with pytest.warns(icechunkfs.UncommittedWarning, match="1 node,"):
         with icechunkfs.mount(repo, scratch=place) as path:
             write_group(path, "later")
     with pytest.warns(UserWarning, match="resumed|uncommitted"):

@@ -37,6 +37,7 @@ use super::squash::SquashArgs;
 use super::stats::StatsArgs;
 use super::tag::TagArgs;
 use super::top::TopArgs;
+use super::undo::UndoArgs;
 use super::unmount::UnmountArgs;
 use super::verify::VerifyArgs;
 use icechunkfs_base::size;
@@ -164,7 +165,7 @@ pub(crate) enum Command {
     /// Make a path what it was in an older snapshot, in a mount or on a branch. No chunk is read,
     /// copied or stored again.
     ///
-    /// Everything at and below PATH becomes as REF has it: nodes and chunks that REF has not are
+    /// Everything at and below PATH becomes as REF has it: nodes and chunks that are not in REF are
     /// removed, nodes that were moved below PATH are moved back, and everything else stays. A path
     /// whose group or array had another name in REF is found under that. In a mount the result is
     /// an uncommitted change, which replaces other uncommitted changes below PATH: `diff` shows it,
@@ -183,6 +184,15 @@ pub(crate) enum Command {
     /// Exit status: 0 if nothing is left of what the commits changed; 1 after a conflict.
     #[command(after_help = examples::REVERT)]
     Revert(Box<RevertArgs>),
+    /// Take back the newest operation on a branch (version 2).
+    ///
+    /// A branch that had a commit, an amendment or a reset goes back to where it was; one that was
+    /// created is deleted, and one that was deleted is there again. The newest operation may be
+    /// another user's: the command shows it and asks. Nothing is lost until garbage is collected,
+    /// and `undo` again takes the undo back. `revert` is for older commits: it adds one that takes
+    /// them back.
+    #[command(after_help = examples::UNDO)]
+    Undo(Box<UndoArgs>),
     /// Rewrite all manifests of a branch in a commit that changes nothing else: split by other
     /// rules, or merged where many commits have left many.
     RewriteManifests(Box<RewriteManifestsArgs>),
@@ -195,7 +205,7 @@ pub(crate) enum Command {
     /// A commit that conflicts with concurrent commits changes nothing, and lists the conflicts in
     /// .icechunk/conflicts. What is settled is taken by the next commit; if other commits change
     /// the same things once more, they are a conflict again. Where one side deleted or moved what
-    /// the other changed, no side can be taken: `discard` gives up the change of the mount.
+    /// the other changed, no side can be taken: `discard` drops the change of the mount.
     ///
     /// Exit status: 1 if there is no such conflict, or no side can be taken.
     #[command(after_help = examples::RESOLVE)]
@@ -206,9 +216,9 @@ pub(crate) enum Command {
     /// List the icechunkfs mounts of this machine: what they show, their uncommitted changes,
     /// daemon and health.
     ///
-    /// Never hangs: a mount that does not answer within two seconds is listed as hanging. Other
-    /// users' mounts are listed with what this user may know; root sees all. Mounts in other mount
-    /// namespaces (containers) are not visible from outside.
+    /// Never hangs: a mount that does not answer within four seconds is listed as hanging, and a
+    /// mount of another user is listed as private, for root too. Mounts in other mount namespaces
+    /// (containers) are not visible from outside.
     List(ListArgs),
     /// Check this machine for everything that a mount needs: the kernel, /dev/fuse, fusermount3,
     /// limits, space, other mounts; with REPO also the store: its clock, the credentials, and what

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tracing::debug;
 
 use super::values::choice;
-use super::{print, print_json, progress, replace_commits};
+use super::{interrupted, print, print_json, progress, replace_commits};
 use crate::fuse::open_mount::{Deadline, OpenMount, REPLY_TIMEOUT};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::printable;
@@ -57,6 +57,7 @@ impl CommitSettings {
             on_conflict: self.on_conflict,
             strict: self.strict,
             keep_unchanged: self.keep_unchanged,
+            ticket: String::new(),
         })
     }
 }
@@ -120,11 +121,13 @@ pub(crate) struct ResolveArgs {
 
 /// Commits the changes in a mount.
 pub(crate) fn commit(arguments: &CommitArgs) -> Result<()> {
-    let command = Command::Commit(CommitOptions { amend: arguments.amend, ..arguments.settings.options()? });
+    let options = arguments.settings.options()?;
     let mount = open_or_current(arguments.mountpoint.as_deref())?;
     require_writable(&mount)?;
+    let ticket = interrupted::ticket(&mount)?;
+    let command = Command::Commit(CommitOptions { amend: arguments.amend, ticket: ticket.clone(), ..options });
     let look = || progress_of(&mount);
-    let work = || execute(&mount, &command);
+    let work = || interrupted::watched(&mount, &ticket, || execute(&mount, &command));
     let answer = match arguments.progress_fd {
         Some(number) => progress::reported(number, look, work)?,
         None => {

@@ -32,6 +32,11 @@ Examples:
   icechunkfs revert repo main~2 main~1 --dry-run   # two commits before it, and what would change
   icechunkfs revert mnt YQ9YAPJWJW4YC7YC093G       # as an uncommitted change";
 
+pub(super) const UNDO: &str = "\
+Examples:
+  icechunkfs undo repo --dry-run      # shows the newest operation on a branch or tag
+  icechunkfs undo repo --branch trial # takes back the newest one on this branch";
+
 pub(super) const COMMIT: &str = "\
 Examples:
   icechunkfs commit mnt -m 'Salinity of May' --metadata run=7
@@ -100,7 +105,7 @@ Examples:
 
 pub(super) const PREFETCH: &str = "\
 Example:
-  icechunkfs prefetch mnt/2026";
+  icechunkfs prefetch mnt 2026";
 
 pub(super) const INIT: &str = "\
 Examples:
@@ -165,7 +170,7 @@ Example:
 
 /// Commands by what they are for. Each command that is not hidden is in one group: a test checks
 /// that.
-const GROUPS: [(&str, &[&str]); 6] = [
+const GROUPS: [(&str, &[&str]); 7] = [
     (
         "Mount and write",
         &[
@@ -174,10 +179,11 @@ const GROUPS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("See what happens", &["list", "top", "doctor"]),
-    ("Look at a repository", &["refs", "log", "ls", "cat", "ops", "stats", "verify"]),
-    ("Create and change", &["init", "branch", "tag", "merge", "config", "amend", "squash"]),
+    ("Look at a repository", &["refs", "log", "ls", "cat", "stats", "verify"]),
+    ("Create and change", &["init", "branch", "tag", "merge", "undo", "config", "amend", "squash"]),
     ("Copy in and out", &["clone", "push", "pull", "import", "export"]),
-    ("Maintain", &["expire", "gc", "rewrite-manifests", "migrate"]),
+    ("Maintain", &["expire", "gc"]),
+    ("Advanced", &["ops", "rewrite-manifests", "migrate"]),
 ];
 
 /// Returns the template of the program's own help: clap lists commands in one list only.

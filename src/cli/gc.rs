@@ -16,6 +16,7 @@ use super::uncommitted;
 use super::{open, print_result, progress};
 use icechunkfs_base::error::Result;
 use icechunkfs_base::printable;
+use icechunkfs_base::size;
 use icechunkfs_base::times::{format_time, parse_older_than, system_clock};
 use icechunkfs_base::trust;
 use icechunkfs_repo::repo::collect::{Collected, Count, GcOptions, collect};
@@ -122,7 +123,7 @@ fn text(collected: &Collected, found: &SearchResult, older_than: u64, would: boo
     }
     for place in &found.closed {
         text += &format!(
-            "this user may not look for uncommitted work in {}\n",
+            "cannot read {}: uncommitted work there is not protected\n",
             printable::bytes(place.as_os_str().as_bytes())
         );
     }
@@ -146,7 +147,8 @@ fn text(collected: &Collected, found: &SearchResult, older_than: u64, would: boo
         text += &format!("{removed} {} {name}, {} bytes\n", count.objects, count.bytes);
     }
     if !collected.commits.is_empty() {
-        text += &format!("{removed} {} commits that no branch or tag leads to\n", collected.commits.len());
+        let commits = size::counted(collected.commits.len() as u64, "commit");
+        text += &format!("{removed} {commits} that no branch or tag leads to\n");
     }
     if collected.packs.objects > 0 {
         let Count { objects, bytes } = collected.packs;
@@ -154,7 +156,7 @@ fn text(collected: &Collected, found: &SearchResult, older_than: u64, would: boo
             &format!("{objects} chunk objects stay for some of their chunks, with {bytes} bytes that nothing needs\n");
     }
     if collected.unknown > 0 {
-        text += &format!("{} objects stay whose names mean nothing here\n", collected.unknown);
+        text += &format!("kept {}\n", size::counted(collected.unknown, "unrecognized object"));
     }
     let total = collected.total();
     text + &match total.objects {

@@ -13,6 +13,7 @@ use super::{open, print_json, print_result, progress, ref_commands, replace_comm
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::printable;
 use icechunkfs_base::shell;
+use icechunkfs_base::size;
 use icechunkfs_base::times::system_clock;
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_repo::commit::engine::OnConflict;
@@ -173,7 +174,7 @@ async fn source(repository: &Repository, word: &str) -> Result<Source> {
 /// Returns the branch that is merged, if it may be deleted afterwards.
 fn deletable(repository: &Repository, source: &Source) -> Result<String> {
     let Some(branch) = &source.branch else {
-        return Err(Error::invalid(format!("--delete-source: {} is no branch", source.name)));
+        return Err(Error::invalid(format!("--delete-source: {} is not a branch", source.name)));
     };
     if branch == DEFAULT_BRANCH {
         return Err(no_deletion_of_main());
@@ -206,11 +207,11 @@ fn refusal(merged: &Merged, source: &str, into: &str) -> String {
     let conflicts = &merged.plan.conflicts;
     let of_commit = merged.refused.map(|commit| format!("commit {commit} of ")).unwrap_or_default();
     let text = format!(
-        "{of_commit}{} and branch `{}` changed the same things ({} conflicts): nothing was merged. --on-conflict takes one side's \
+        "{of_commit}{} and branch `{}` changed the same things ({}): nothing was merged. --on-conflict takes one side's \
          chunks and members of zarr.json; other conflicts are resolved by a commit on one of them\n",
         printable::line(source),
         printable::line(into),
-        conflicts.len()
+        size::counted(conflicts.len() as u64, "conflict")
     );
     text + &listed_conflicts(conflicts)
 }
@@ -290,16 +291,17 @@ fn describe(arguments: &MergeArgs, source: &Source, merged: &Merged, is_deleted:
     let Plan { commits, changes, .. } = &merged.plan;
     let name = printable::line(&source.name);
     let into = printable::line(&arguments.into);
-    let counts = format!("{} nodes, {} chunks", changes.node_count(), changes.chunk_count());
+    let counts = changes.counted();
+    let counted = |commits: usize| size::counted(commits as u64, "commit");
     let mut text = listed_deletions(&deletions(&merged.plan));
     text += &match merged.snapshot {
         Some(snapshot) => {
             let of_them =
-                if arguments.keep_commits { format!(" as {} commits", merged.made.len()) } else { String::new() };
-            format!("merged {} commits of {name} into {into}{of_them}: snapshot {snapshot}: {counts}\n", commits.len())
+                if arguments.keep_commits { format!(" as {}", counted(merged.made.len())) } else { String::new() };
+            format!("merged {} of {name} into {into}{of_them}: snapshot {snapshot}: {counts}\n", counted(commits.len()))
         }
         None if commits.is_empty() => format!("branch `{into}` has all changes of {name} already\n"),
-        None => format!("{} commits of {name} can be merged into {into}: {counts}\n", commits.len()),
+        None => format!("{} of {name} can be merged into {into}: {counts}\n", counted(commits.len())),
     };
     if is_deleted {
         text += &format!("deleted {name}\n");

@@ -28,6 +28,7 @@ mod generate;
 mod graph;
 mod import;
 mod init;
+mod interrupted;
 mod job_mountpoint;
 mod list;
 mod log;
@@ -64,7 +65,9 @@ mod table;
 mod tag;
 mod top;
 mod uncommitted;
+mod undo;
 mod unmount;
+mod usage;
 mod values;
 mod verify;
 mod view_args;
@@ -91,7 +94,10 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
     };
     memory::configure_allocator();
     let words = word_order::as_expected(words);
-    let arguments = mount_options::parse(&words).unwrap_or_else(|error| error.exit());
+    let arguments = match mount_options::parse(&words) {
+        Ok(arguments) => arguments,
+        Err(error) => return usage::report(error, &words),
+    };
     if let Some(total) = arguments.memory {
         memory::set_bound(total);
     }
@@ -115,6 +121,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Merge(merge) => merge::run(&merge),
         Command::Restore(restore) => restore::run(&restore),
         Command::Revert(revert) => revert::run(&revert),
+        Command::Undo(undo) => undo::run(&undo),
         Command::RewriteManifests(rewrite) => rewrite_manifests::run(&rewrite),
         Command::Squash(squash) => squash::run(&squash),
         Command::Discard(discard) => control_client::discard(&discard),

@@ -37,7 +37,8 @@ const INTERVALS: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
 
 /// Parses the interval between checks of a followed branch, in seconds.
 fn parse_follow_interval(text: &str) -> Result<Duration> {
-    let wrong = || Error::invalid(format!("`{text}` is no number of seconds: from 0.1 to 86400"));
+    let wrong =
+        || Error::invalid(format!("`{text}` is not a valid number of seconds: write a number from 0.1 to 86400"));
     let seconds: f64 = text.parse().map_err(|_| wrong())?;
     if !INTERVALS.contains(&seconds) {
         return Err(wrong());
@@ -50,7 +51,9 @@ pub(super) fn parse_root(text: &str) -> Result<String> {
     let path = text.trim_matches('/');
     let is_wrong = |part: &str| part.is_empty() || part == "." || part == "..";
     if !path.is_empty() && path.split('/').any(is_wrong) {
-        return Err(Error::invalid(format!("`{text}` is no path of a node, such as /ocean/surface")));
+        return Err(Error::invalid(format!(
+            "`{text}` is not a valid path of a node: write a path such as /ocean/surface"
+        )));
     }
     Ok(path.to_owned())
 }
@@ -105,7 +108,7 @@ pub(crate) struct MountArgs {
     #[command(flatten)]
     pub(super) shown: ShownArgs,
     /// Mount read-only. Tags, snapshots and past times always are.
-    #[arg(help_heading = "Snapshot", long)]
+    #[arg(help_heading = "Snapshot", long, short_alias = 'r', alias = "ro")]
     pub(super) read_only: bool,
     /// Follow the branch: check for a newer commit every SECONDS [default: 10] and move to it. Open
     /// files keep their contents. Read-only.
@@ -155,7 +158,7 @@ pub(crate) struct MountArgs {
     /// reads chunk files; needs root).
     #[arg(help_heading = "Reading", long, value_name = "MODE", default_value = "auto", hide_possible_values = true, value_parser = choice::<IoOption>())]
     pub(super) io: IoOption,
-    /// Take requests from the kernel through io_uring, which is several times as fast for trees of
+    /// Take requests from the kernel through io_uring, which is about twice as fast for trees of
     /// small files (Linux 6.14; root has to allow it with
     /// `echo Y > /sys/module/fuse/parameters/enable_uring`).
     #[arg(help_heading = "Mount", long, env = "ICECHUNKFS_IO_URING", value_parser = clap::builder::FalseyValueParser::new())]

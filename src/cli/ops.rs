@@ -119,6 +119,11 @@ fn describe(operation: &Operation) -> (&'static str, &'static str, Subject<'_>, 
     }
 }
 
+/// Returns the name of an operation for programs.
+pub(super) fn name(operation: &Operation) -> &'static str {
+    describe(operation).0
+}
+
 /// Describes an operation. Names in it are not escaped.
 fn as_text(entry: &DisplayedEntry) -> String {
     let line = match &entry.operation {

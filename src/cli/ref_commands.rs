@@ -40,7 +40,7 @@ pub(crate) struct CreateArgs {
     /// The new name.
     name: String,
     /// The target: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
-    #[arg(long, value_name = "REF", default_value = DEFAULT_BRANCH)]
+    #[arg(long, alias = "from", value_name = "REF", default_value = DEFAULT_BRANCH)]
     at: String,
     /// Print {"name", "snapshot"}.
     #[arg(long)]

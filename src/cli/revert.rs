@@ -11,6 +11,7 @@ use super::replace_commits::listed_conflicts;
 use super::{control_client, open, print_json, print_result, progress};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::printable;
+use icechunkfs_base::size;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::commit::conflicts::Conflict;
 use icechunkfs_repo::merge::revert::{self, RevertOptions, RevertPlan};
@@ -94,9 +95,9 @@ fn on_branch(arguments: &RevertArgs) -> Result<()> {
 
 fn refusal(conflicts: &[Conflict]) -> String {
     let text = format!(
-        "later commits changed the same things ({} conflicts): nothing was taken back. --on-conflict takes one side's \
+        "later commits changed the same things ({}): nothing was taken back. --on-conflict takes one side's \
          chunks and members of zarr.json; otherwise take the later commits back, too\n",
-        conflicts.len()
+        size::counted(conflicts.len() as u64, "conflict")
     );
     text + &listed_conflicts(conflicts)
 }
@@ -119,7 +120,7 @@ fn describe(plan: &RevertPlan, branch: &str, snapshot: Option<ObjectId>) -> Stri
         [commit] => format!("commit {} \"{}\"", commit.id, printable::line(&commit.title())),
         commits => format!("{} commits", commits.len()),
     };
-    let counts = format!("{} nodes, {} chunks", plan.changes.node_count(), plan.changes.chunk_count());
+    let counts = plan.changes.counted();
     match snapshot {
         Some(snapshot) => format!("took back {what} on {branch}: snapshot {snapshot}: {counts}\n"),
         None if plan.changes.is_empty() => format!("branch `{branch}` has nothing left of {what}\n"),

@@ -11,6 +11,7 @@ use super::repo_args::RepoArgs;
 use super::{open, print, print_json, progress};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::printable;
+use icechunkfs_base::size;
 use icechunkfs_base::times::system_clock;
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::sync::Counters;
@@ -152,12 +153,18 @@ impl Pushing<'_> {
         }
         let (objects, bytes) = counters.copied();
         if self.dry_run {
-            return text + &format!("{} commits would be copied; nothing was changed\n", pushed.commits);
+            return text
+                + &format!(
+                    "{} would be copied; nothing was changed\n",
+                    size::counted(pushed.commits as u64, "commit")
+                );
         }
         if text.is_empty() {
             return "everything is there already\n".to_owned();
         }
-        text + &format!("copied {} commits, {objects} objects, {}\n", pushed.commits, HumanBytes(bytes))
+        let [commits, objects] =
+            [(pushed.commits as u64, "commit"), (objects, "object")].map(|(count, noun)| size::counted(count, noun));
+        text + &format!("copied {commits}, {objects}, {}\n", HumanBytes(bytes))
     }
 }
 

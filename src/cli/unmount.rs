@@ -14,6 +14,7 @@ use crate::fuse::open_mount::{Deadline, OpenMount};
 use crate::fuse::unmount::{self, UnmountMode};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::shell;
+use icechunkfs_base::size;
 use icechunkfs_base::trust;
 use icechunkfs_working::operations::status::Status;
 
@@ -34,7 +35,7 @@ pub(crate) struct UnmountArgs {
     /// Detach the mount now, without asking its daemon, which may hang. Programs keep their open
     /// files, and the daemon ends with the last of them. Uncommitted changes stay in the scratch
     /// directory.
-    #[arg(long, conflicts_with = "require_clean")]
+    #[arg(long, short_aliases = ['f', 'l'], conflicts_with = "require_clean")]
     force: bool,
 }
 
@@ -127,14 +128,15 @@ fn left_behind(mount: &OpenMount) -> Result<Option<LeftBehind>> {
     let ask = |question: &[u8]| Ok(mount.ask(question, deadline)?.ok());
     let Some(status) = control_client::local_status(ask)? else { return Ok(None) };
     let Status { scratch, bytes, chunks_written, chunks_deleted, clean, .. } = status;
-    let untracked = match status.untracked.len() {
-        0 => None,
-        1 => Some("1 untracked file".to_owned()),
-        files => Some(format!("{files} untracked files")),
-    };
+    let untracked = status.untracked.len() as u64;
+    let untracked = (untracked > 0).then(|| size::counted(untracked, "untracked file"));
     let nodes = status.added.len() + status.changed.len() + status.deleted.len() + status.moved.len();
     let chunks = chunks_written + chunks_deleted;
-    let changes = (!clean).then(|| format!("{nodes} nodes, {chunks} chunks ({bytes} bytes)"));
+    let changes = (!clean).then(|| {
+        let [nodes, chunks] = [(nodes, "node"), (chunks, "chunk")];
+        let [nodes, chunks] = [nodes, chunks].map(|(count, noun)| size::counted(count as u64, noun));
+        format!("{nodes}, {chunks} ({})", size::text(bytes))
+    });
     let what: Vec<String> = changes.into_iter().chain(untracked).collect();
     if what.is_empty() {
         return Ok(None);

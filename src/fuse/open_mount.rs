@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::child::Child;
 pub use super::child::Deadline;
@@ -99,8 +99,22 @@ fn not_mounted(path: &Path) -> String {
             let word = shell::quote(&path.to_string_lossy());
             format!("nothing is mounted at {place}, which is a repository: icechunkfs mount {word} MOUNTPOINT")
         }
-        _ => format!("nothing is mounted at {place}"),
+        _ => match mount_with(path) {
+            Some(mountpoint) => {
+                let mountpoint = mountpoint.display();
+                format!("{place} is inside the mount at {mountpoint}: name {mountpoint} first, and then the path")
+            }
+            None => format!("nothing is mounted at {place}"),
+        },
     }
+}
+
+/// Returns the mountpoint of the icechunkfs mount that has `path`; none if it is in no such mount,
+/// or not there. Asks no daemon but for the path.
+fn mount_with(path: &Path) -> Option<PathBuf> {
+    let here = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mount = mount_table::find_id(mount_id(&here).ok()?).ok()??;
+    (mount.is_icechunkfs() && mount.is_own()).then_some(mount.mountpoint)
 }
 
 impl OpenMount {
@@ -205,6 +219,11 @@ impl OpenMount {
     /// Errors: [`ErrorKind::Timeout`] if there is no answer before `deadline`.
     pub fn read(&self, file: &str, deadline: Deadline) -> Result<io::Result<Vec<u8>>> {
         self.answer(Question::Content(file), MAX_FILE, deadline)
+    }
+
+    /// Writes `bytes` to `file` in `.icechunk`; the errors are as for [`OpenMount::read`].
+    pub fn write(&self, file: &str, bytes: &[u8], deadline: Deadline) -> Result<io::Result<()>> {
+        Ok(self.answer(Question::Reply(file, bytes), MAX_FILE, deadline)?.map(drop))
     }
 
     /// Returns the reply to the command in `bytes`, which the daemon has at hand; the errors are as
@@ -334,6 +353,11 @@ impl OpenMount {
     pub fn failure(&self, file: &str, error: io::Error) -> Error {
         if Health::of_error(&error) == Health::Dead {
             return self.ended();
+        }
+        let place = self.mount.mountpoint.display();
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            let message = format!("{place}: this user may not use .icechunk/{file} of this mount, only its owner may");
+            return Error::new(ErrorKind::PermissionDenied, message);
         }
         Error::io(self.mount.mountpoint.join(control_directory::NAME).join(file).display(), error)
     }

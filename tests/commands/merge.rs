@@ -495,7 +495,7 @@ fn conflicts_are_named_and_change_nothing() {
     let before = (repo.history("main"), repo.keys("main"));
     let said = repo.merge(&["dev"]).failure();
     assert!(
-        said.contains("branch `dev` and branch `main` changed the same things (1 conflicts): nothing was merged")
+        said.contains("branch `dev` and branch `main` changed the same things (1 conflict): nothing was merged")
             && said.contains("/a: ChunkDoubleUpdate: both changed the same chunks; chunks [[0]]"),
         "{said}"
     );
@@ -587,7 +587,7 @@ fn commits_are_kept_with_their_messages_and_metadata() {
         repo.commit("main", &[("a/c/7", b"on")]);
         repo.commit("dev", &[("a/c/0", b"dev")]);
         let said = repo.merge(&["dev", "--keep-commits", "--delete-source"]).text();
-        assert!(said.contains("merged 1 commits of branch `dev` into main as 1 commits"), "{said}");
+        assert!(said.contains("merged 1 commit of branch `dev` into main as 1 commit:"), "{said}");
         assert_eq!(chunk(&repo.keys("main"), "a/c/0"), Some(&b"dev"[..]));
     }
 }
@@ -618,7 +618,7 @@ fn a_dry_run_shows_what_would_change() {
     repo.commit("dev", &[("a/c/2", b"dev")]);
     let before = repo.history("main");
     let said = repo.merge(&["dev", "--dry-run"]).text();
-    assert_eq!(said, "1 commits of branch `dev` can be merged into main: 0 nodes, 1 chunks\n");
+    assert_eq!(said, "1 commit of branch `dev` can be merged into main: 0 nodes, 1 chunk\n");
     assert_eq!(repo.history("main"), before);
 }
 
@@ -635,7 +635,7 @@ fn the_source_is_a_ref_or_a_snapshot_and_may_be_deleted() {
     );
     for (words, why) in [
         (&["main"][..], "cannot be merged into itself"),
-        (&["v1", "--delete-source"], "is no branch"),
+        (&["v1", "--delete-source"], "is not a branch"),
         (&["main", "--into", "dev", "--delete-source"], "main"),
         (&["nothing"], "nothing"),
         (&["dev", "--into", "nowhere"], "nowhere"),

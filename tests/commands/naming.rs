@@ -1,11 +1,14 @@
 //! Words that people type first: a mountpoint or an abbreviated id where a repository or a commit
 //! is expected, actions before repositories. And mistakes, which are told with the next command.
 
+use std::path::Path;
+use std::process::Command;
+
 use icechunk::format::format_constants::SpecVersionBin;
 
 use super::restore::empty;
 use crate::common::writing::{GROUP, Writable, array};
-use crate::common::{Mount, icechunkfs, run_on};
+use crate::common::{self, Mount, icechunkfs, run_on};
 
 #[test]
 fn a_path_in_a_mount_names_its_repository() {
@@ -93,6 +96,94 @@ fn what_is_no_repository_is_named() {
         let early = run_on(place, &["log", &format!("--as-of={time}")]);
         assert!(early.status.success() || !early.failure().contains("valid time"), "{time}");
     }
+}
+
+#[test]
+fn what_is_to_be_imported_is_named_and_a_failure_leaves_nothing() {
+    let (directory, place, _reference) = empty(SpecVersionBin::V2);
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(at("a.nc"), b"CDF\x01").unwrap();
+    for (folder, name) in [("three", "zarr.json"), ("two", ".zgroup")] {
+        std::fs::create_dir(at(folder)).unwrap();
+        std::fs::write(Path::new(&at(folder)).join(name), "{}").unwrap();
+    }
+    let new = at("below/new");
+    let told = |source: &str, repo: &str| icechunkfs(["import", source, repo]).failure();
+    for (source, words) in [
+        (at("a.nc"), "is a NetCDF file"),
+        (at("nothing"), "no such directory"),
+        (at("two"), "version 2"),
+        (at("three"), "zarr.json"),
+        ("https://example.org/a".to_owned(), "is a URL"),
+    ] {
+        let said = told(&source, &new);
+        assert!(said.contains(words), "{said}");
+        assert!(!Path::new(&at("below")).exists(), "{source}");
+    }
+    let swapped = told(place.to_str().unwrap(), &at("three"));
+    assert!(swapped.contains("are the arguments swapped"), "{swapped}");
+    // A word like a URL makes no directory.
+    let refused = common::run(Command::new(common::program()).args(["init", "s3:/b/x"]).current_dir(directory.path()));
+    assert!(refused.failure().contains("did you mean s3://b/x?"));
+    assert!(!Path::new(&at("s3:")).exists());
+    // A directory called `repo` does not make a repository of what it is in.
+    std::fs::create_dir_all(at("work/repo")).unwrap();
+    let refused = icechunkfs(["mount", place.to_str().unwrap(), &at("work")]).failure();
+    assert!(!refused.contains("swapped"), "{refused}");
+}
+
+#[test]
+fn a_command_line_that_is_not_understood_is_answered_with_what_was_meant() {
+    for (line, words) in [
+        ("checkout repo", "mount REPO MOUNTPOINT --branch"),
+        ("stash", "scratch directory"),
+        ("fsck repo", "icechunkfs verify REPO"),
+        ("reflog", "icechunkfs undo REPO"),
+        ("s3://b/x mnt", "icechunkfs mount s3://b/x mnt"),
+        ("branch repo -d dev", "icechunkfs branch REPO delete NAME"),
+        ("branch repo newb", "icechunkfs branch REPO create newb"),
+        ("branch repo reset main v1", "--to v1"),
+        ("tag repo create v1 main~1", "--at main~1"),
+        ("mount repo mnt dev", "--branch dev"),
+        ("mount -t icechunkfs repo mnt", "type of the file system"),
+        ("commit mnt message", "-m MESSAGE"),
+        ("commit -a -m x", "not needed"),
+        ("run repo ls", "-- ls"),
+    ] {
+        let said = icechunkfs(line.split(' ')).failure();
+        assert!(said.contains(words) && said.contains("Examples:"), "{line}: {said}");
+        assert!(!said.contains("'-- -") && !said.contains("similar"), "{line}: {said}");
+    }
+    // What other tools call it is accepted.
+    for line in
+        ["mount --ro none mnt", "log --no-sign-request none", "branch none create x --from main", "unmount -l none"]
+    {
+        let said = icechunkfs(line.split(' ')).failure();
+        assert!(!said.contains("unexpected"), "{line}: {said}");
+    }
+    assert_eq!(icechunkfs(["--version"]).status.code(), Some(0));
+    assert_eq!(icechunkfs(["chekout"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_store_that_is_not_reached_is_told_in_few_words() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let said = icechunkfs(["log", &format!("http://{closed}/x"), "--timeout", "2"]).failure();
+    assert!(said.contains(&format!("{closed} refuses connections")) && !said.contains("retries"), "{said}");
+}
+
+#[test]
+fn a_busy_mount_names_the_program() {
+    let (_directory, place, _reference) = empty(SpecVersionBin::V2);
+    let mount = Writable::of(&place, &[]);
+    let mut child = Command::new("sleep").arg("60").current_dir(mount.root()).spawn().unwrap();
+    let refused = icechunkfs(["unmount", mount.root().to_str().unwrap()]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let refused = refused.failure();
+    assert!(refused.contains(&format!("{} sleep (working directory)", child.id())), "{refused}");
+    let inside = icechunkfs(["status", mount.root().join(".icechunk/log").to_str().unwrap()]).failure();
+    assert!(inside.contains("is inside the mount at"), "{inside}");
 }
 
 /// `to_zarr(MOUNTPOINT, mode="w")` deletes everything, and cannot remove the mountpoint.

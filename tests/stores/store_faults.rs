@@ -181,10 +181,10 @@ fn a_mount_is_listed_and_unmounted_without_its_store() {
     assert_eq!(own["uncommitted"]["chunks"], 1, "{own}");
     let path = mount.path();
     let refused = icechunkfs(line.port, &["unmount".as_ref(), path.as_os_str(), "--require-clean".as_ref()]).failure();
-    assert!(refused.contains("uncommitted changes: 0 nodes, 1 chunks"), "{refused}");
+    assert!(refused.contains("uncommitted changes: 0 nodes, 1 chunk ("), "{refused}");
     let output = icechunkfs(line.port, &["unmount".as_ref(), path.as_os_str()]);
     assert!(
-        output.status.success() && output.stderr.contains("uncommitted changes: 0 nodes, 1 chunks"),
+        output.status.success() && output.stderr.contains("uncommitted changes: 0 nodes, 1 chunk ("),
         "{}",
         output.stderr
     );

@@ -65,6 +65,8 @@ pub enum ErrorKind {
     NotPermitted,
     /// The data is not on this machine, and the mount is offline.
     Offline,
+    /// The user cancelled the operation.
+    Cancelled,
     /// Any other failure of the storage or the system.
     Io,
 }
@@ -241,6 +243,7 @@ impl Error {
             ErrorKind::NameTooLong => libc::ENAMETOOLONG,
             ErrorKind::NotPermitted => libc::EPERM,
             ErrorKind::Offline => libc::ENETDOWN,
+            ErrorKind::Cancelled => libc::ECANCELED,
         }
     }
 

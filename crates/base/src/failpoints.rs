@@ -2,12 +2,13 @@
 //! failure or ends the process.
 //!
 //! `ICECHUNKFS_FAULT=commit.snapshot=abort` ends the process at that point as `kill -9` would;
-//! `=eio` and `=enospc` make the operation fail there, once. Each list below has the points of one
-//! operation: the name of a stage before it, `NAME.done` after it. The variable is read once and is
-//! a testing aid only.
+//! `=eio` and `=enospc` make the operation fail there, once, and `=stall` delays it. Each list
+//! below has the points of one operation: the name of a stage before it, `NAME.done` after it. The
+//! variable is read once and is a testing aid only.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -62,6 +63,9 @@ pub const COLLECTION: [&str; 6] = [
 /// it.
 pub const COMMITTED: &str = "commit.done";
 
+/// Delay at a point that stalls: long enough for a test to act meanwhile.
+const STALL: Duration = Duration::from_secs(3);
+
 struct FailPoint {
     point: String,
     action: String,
@@ -85,6 +89,11 @@ pub fn pass(point: &str) -> Result<()> {
             .as_str()
         {
             "abort" => std::process::abort(),
+            "stall" => {
+                // Other work of this thread goes on.
+                tokio::task::block_in_place(|| std::thread::sleep(STALL));
+                Ok(())
+            }
             "enospc" => Err(Error::new(ErrorKind::NoSpace, format!("{point}: no space, as ICECHUNKFS_FAULT wants it"))),
             _ => Err(Error::new(ErrorKind::Io, format!("{point}: fails, as ICECHUNKFS_FAULT wants it"))),
         },

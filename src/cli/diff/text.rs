@@ -16,7 +16,7 @@ use icechunkfs_base::printable;
 use icechunkfs_format::format::json;
 use icechunkfs_format::format::snapshot::Node;
 use icechunkfs_format::zarr::Coords;
-use icechunkfs_repo::compare::{ChunkCounts, Count, NodeDifference};
+use icechunkfs_repo::compare::{ChunkCounts, Count, NodeDifference, members};
 
 /// Name of a side without the document.
 const NOTHING: &str = "/dev/null";
@@ -74,7 +74,12 @@ fn kept(
         out.line(format_args!("moved    {} -> {}{more}", before.path, after.path))?;
     }
     if difference.is_changed {
-        out.line(format_args!("changed  {}/zarr.json", after.path.trim_end_matches('/')))?;
+        let mut meter = Meter::brief("the documents of a node");
+        let parsed = |node: &Node<'_>, meter: &mut Meter| json::parse::<Value>(node.zarr_json, meter).ok();
+        let documents = parsed(before, &mut meter).zip(parsed(after, &mut meter));
+        let members = documents.map(|(before, after)| members::describe(&before, &after)).unwrap_or_default();
+        let members = if members.is_empty() { members } else { format!("  {members}") };
+        out.line(format_args!("changed  {}/zarr.json{members}", after.path.trim_end_matches('/')))?;
     }
     if difference.chunks.is_any() {
         out.line(format_args!("chunks   {}  {}", after.path, chunks(&difference.chunks)))?;

@@ -216,10 +216,8 @@ fn a_key_of_the_terminal_ends_a_job_with_a_group_of_its_own() {
     }
     let started = place.path("started");
     // A shell goes on if a program that it waits for ends as the key is pressed: it has a trap.
-    let script = format!(
-        "exec timeout 60 sh -c 'trap \"exit 5\" INT; : > {}; while :; do sleep 0.02; done'",
-        started.display()
-    );
+    let script =
+        format!("exec timeout 60 sh -c 'trap \"exit 5\" INT; : > {}; while :; do sleep 0.02; done'", started.display());
     let began = std::time::Instant::now();
     let shown = place.path("shown");
     let mut terminal = in_terminal(&place.job(&script, &["-m", "key"]), &shown);
@@ -235,7 +233,7 @@ fn a_key_of_the_terminal_ends_a_job_with_a_group_of_its_own() {
 
 /// Starts `job` in a terminal of its own, whose keys are its standard input, and which shows in the
 /// file `shown`.
-fn in_terminal(job: &Command, shown: &std::path::Path) -> std::process::Child {
+pub fn in_terminal(job: &Command, shown: &std::path::Path) -> std::process::Child {
     let words: Vec<String> = std::iter::once(job.get_program())
         .chain(job.get_args())
         .map(|word| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''")))

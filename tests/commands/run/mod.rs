@@ -1,7 +1,7 @@
 //! `icechunkfs run`, and what it promises of a job: one commit after success, none after anything
 //! else, and nothing left behind.
 
-mod jobs;
+pub mod jobs;
 mod killed;
 mod page;
 

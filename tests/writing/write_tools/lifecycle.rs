@@ -180,7 +180,7 @@ fn uncommitted_work_is_resumed_from_the_scratch_directory() {
     assert!(told.status.success() && told.stderr.contains("uncommitted changes: "), "{}", told.stderr);
 
     let resumed = mount.mount_again(None);
-    assert!(resumed.stderr.contains("resuming uncommitted work: 2 nodes and 1 chunks"), "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("resuming uncommitted work: 2 nodes, 1 chunk,"), "{}", resumed.stderr);
     resumed.success();
     assert!(read_files(&root) == working);
     // One daemon has it.
@@ -246,7 +246,7 @@ fn an_ephemeral_scratch_directory_is_removed_when_empty() {
     // would.
     let note = unmounted.stderr.clone();
     unmounted.success();
-    assert!(note.contains("uncommitted changes: 1 nodes") && !note.contains("resumes them"), "{note}");
+    assert!(note.contains("uncommitted changes: 1 node,") && !note.contains("resumes them"), "{note}");
     assert!(note.contains(&format!("--scratch '{}'", place.display())), "{note}");
     assert!(!gone(&place, daemon), "uncommitted work is lost");
     let again = Mount::new(mount.repository(), &["--scratch", place.to_str().unwrap()]);

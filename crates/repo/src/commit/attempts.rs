@@ -114,6 +114,7 @@ impl Engine {
             if !conflicts.is_empty() {
                 return Ok(CommitOutcome::Conflicts(conflicts));
             }
+            work.progress.check()?;
             self.renew_ids(work, &repository).await?;
             if work.must_store {
                 self.store_chunks(work, &repository, self.options.sizes(config), renewed).await?;
@@ -192,7 +193,7 @@ impl Engine {
             *line = PlaceInLine::take(&*self.storage, self.clock).await;
         }
         match line {
-            Some(line) => line.wait(&self.storage, repository, &work.request.branch).await,
+            Some(line) => line.wait(&self.storage, repository, &work.request.branch, work.progress).await,
             None => {
                 pause().await?;
                 self.open(&work.request.branch).await
@@ -377,10 +378,12 @@ impl Engine {
         let prepared = match work.stored.take().filter(|stored| stored.parent == parent) {
             Some(prepared) => prepared,
             None => {
+                work.progress.check()?;
                 let replaced = if work.request.amend { Some(repository.commit(parent).await?) } else { None };
                 self.prepare(work, attempt, replaced.as_ref(), current.as_mut()).await?
             }
         };
+        work.progress.begin_publication()?;
         work.progress.enter(Stage::Publish);
         let id = prepared.id;
         if let Some(host) = work.request.host.clone() {
@@ -416,8 +419,11 @@ impl Engine {
                 let written = || WrittenCommit { id, branch, repo, snapshot };
                 *self.written.lock() = is_known.then(written);
             }
-            Published::Lost(_) => work.stored = Some(prepared),
-            Published::Collected => {}
+            Published::Lost(_) => {
+                work.progress.end_lost_publication();
+                work.stored = Some(prepared);
+            }
+            Published::Collected => work.progress.end_lost_publication(),
         }
         Ok((id, published))
     }
@@ -439,7 +445,11 @@ impl Engine {
             flushed_at: 0,
             version: work.version,
             parent: Some(parent),
-            message: work.request.message.clone(),
+            message: match replaced {
+                // A commit that only takes up more changes keeps its message, as in git.
+                Some(commit) if work.request.message.is_empty() => commit.message().to_owned(),
+                _ => work.request.message.clone(),
+            },
             metadata: metadata(work, attempt, id, replaced)?,
             nodes: Vec::new(),
             manifests: Vec::new(),
@@ -456,6 +466,7 @@ impl Engine {
         let kept = write_nodes(&work.base, &stored, &mut work.manifests, extent, &mut draft).await?;
         failpoints::pass("commit.manifests.done")?;
 
+        work.progress.check()?;
         work.progress.enter(Stage::Snapshot);
         let moment = ChangeTime::after(self.clock, work.base.flushed_at()).await;
         draft.flushed_at = moment.time;

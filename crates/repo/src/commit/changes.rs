@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use icechunkfs_base::beneath;
 use icechunkfs_base::error::{Error, Result};
+use icechunkfs_base::size;
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot::Snapshot;
@@ -115,6 +116,13 @@ impl ChangeSet {
     /// Returns the number of chunks that are written or deleted.
     pub fn chunk_count(&self) -> usize {
         self.chunks.values().map(BTreeMap::len).sum()
+    }
+
+    /// Counts the nodes and chunks that change, in words.
+    pub fn counted(&self) -> String {
+        let [nodes, chunks] = [(self.node_count(), "node"), (self.chunk_count(), "chunk")]
+            .map(|(count, noun)| size::counted(count as u64, noun));
+        format!("{nodes}, {chunks}")
     }
 
     /// Returns the changes of all chunks.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::future::Either;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
+use tracing::debug;
 
 use super::attempts::CommitWork;
 use super::changes::{ChangeSet, ChunkFile};
@@ -125,7 +126,20 @@ impl Engine {
         if matches!(outcome, Ok(CommitOutcome::Committed { .. })) {
             renewed.keep();
         }
-        outcome
+        outcome.map_err(|error| self.explained(error))
+    }
+
+    /// Returns `error` in words that say what to do, where those of the system would not.
+    fn explained(&self, error: Error) -> Error {
+        match self.storage.local_path() {
+            Some(_) if error.kind() == ErrorKind::NoSpace => {
+                debug!("{error}");
+                let place = self.storage.location();
+                let message = format!("the disk of {place} is full: nothing was committed, and the changes are kept");
+                Error::new(ErrorKind::NoSpace, message)
+            }
+            _ => error,
+        }
     }
 
     /// Compares `changes`, made for `base`, with the newer commits of `branch`. Returns `None` if

@@ -1,8 +1,9 @@
-//! Progress of a commit, for other threads to read.
+//! Progress of a commit, for other threads to read, and its cancellation.
 
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::stages::{StageTime, Stages};
 
 /// Stage of a commit.
@@ -70,14 +71,80 @@ pub struct CommitState {
     pub stages: Vec<StageTime>,
 }
 
+/// Possibility of a cancellation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// Nothing is visible.
+    #[default]
+    Open,
+    /// It stops at its next step; it does not publish.
+    Cancelled,
+    /// It is about to publish: too late.
+    Closed,
+}
+
 /// State that a running commit updates.
+///
+/// It owns the rule of cancellation: **a commit that was cancelled never publishes, and one that
+/// may have published is never said to be cancelled.** Both go through one lock.
 #[derive(Debug, Default)]
 pub struct CommitProgress {
+    /// Name by which the program that asked for the commit can cancel it; empty for none.
+    ticket: String,
+    phase: Mutex<Phase>,
     state: Mutex<CommitState>,
     stages: Stages,
 }
 
 impl CommitProgress {
+    /// Returns the progress of a commit that can be cancelled by `ticket`.
+    pub fn with_ticket(ticket: String) -> Self {
+        CommitProgress { ticket, ..CommitProgress::default() }
+    }
+
+    /// Cancels the commit. Fails with [`ErrorKind::NotFound`] if it has not begun or has ended, or
+    /// `ticket` is that of another one (an empty one is for any), with [`ErrorKind::Busy`] if it is
+    /// too late.
+    pub fn cancel(&self, ticket: &str) -> Result<()> {
+        let is_running = !matches!(self.state.lock().stage, Stage::Waiting | Stage::Done);
+        if !is_running || !(ticket.is_empty() || ticket == self.ticket) {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "there is no commit to cancel: it has not begun, or has ended",
+            ));
+        }
+        let mut phase = self.phase.lock();
+        if *phase == Phase::Closed {
+            return Err(Error::new(ErrorKind::Busy, "the commit is being published and cannot be cancelled"));
+        }
+        *phase = Phase::Cancelled;
+        Ok(())
+    }
+
+    /// Fails with [`ErrorKind::Cancelled`] if the commit was cancelled.
+    pub(super) fn check(&self) -> Result<()> {
+        match *self.phase.lock() {
+            Phase::Cancelled => Err(cancelled()),
+            Phase::Open | Phase::Closed => Ok(()),
+        }
+    }
+
+    /// Fails as [`CommitProgress::check`] does; otherwise the commit cannot be cancelled from here
+    /// on.
+    pub(super) fn begin_publication(&self) -> Result<()> {
+        let mut phase = self.phase.lock();
+        if *phase == Phase::Cancelled {
+            return Err(cancelled());
+        }
+        *phase = Phase::Closed;
+        Ok(())
+    }
+
+    /// The attempt to publish lost its race for certain: the commit can be cancelled again.
+    pub(super) fn end_lost_publication(&self) {
+        *self.phase.lock() = Phase::Open;
+    }
+
     /// Returns the current state.
     pub fn now(&self) -> CommitState {
         CommitState { stages: self.stages.taken(), ..self.state.lock().clone() }
@@ -98,5 +165,58 @@ impl CommitProgress {
         let mut state = self.state.lock();
         state.chunks_done += chunks;
         state.bytes_done += bytes;
+    }
+}
+
+fn cancelled() -> Error {
+    Error::new(ErrorKind::Cancelled, "the commit was cancelled: nothing was committed, and the changes stay")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn kind(result: Result<()>) -> Option<ErrorKind> {
+        result.err().map(|error| error.kind())
+    }
+
+    fn running() -> CommitProgress {
+        let progress = CommitProgress::with_ticket("mine".to_owned());
+        progress.enter(Stage::Closing);
+        progress
+    }
+
+    #[test]
+    fn what_was_cancelled_is_not_published() {
+        let progress = running();
+        assert_eq!(kind(progress.cancel("another")), Some(ErrorKind::NotFound));
+        assert_eq!(kind(progress.check()), None);
+        assert_eq!(kind(progress.cancel("mine")), None);
+        assert_eq!(kind(progress.check()), Some(ErrorKind::Cancelled));
+        assert_eq!(kind(progress.begin_publication()), Some(ErrorKind::Cancelled));
+        assert_eq!(kind(progress.cancel("")), None);
+    }
+
+    #[test]
+    fn what_may_be_published_is_not_cancelled() {
+        let progress = running();
+        progress.begin_publication().unwrap();
+        assert_eq!(kind(progress.cancel("mine")), Some(ErrorKind::Busy));
+        assert_eq!(kind(progress.check()), None);
+        // After a lost race there is another attempt.
+        progress.end_lost_publication();
+        assert_eq!(kind(progress.cancel("mine")), None);
+        assert_eq!(kind(progress.begin_publication()), Some(ErrorKind::Cancelled));
+    }
+
+    #[test]
+    fn what_does_not_run_is_not_cancelled() {
+        let progress = CommitProgress::with_ticket("mine".to_owned());
+        assert_eq!(kind(progress.cancel("mine")), Some(ErrorKind::NotFound));
+        progress.enter(Stage::Closing);
+        progress.enter(Stage::Done);
+        assert_eq!(kind(progress.cancel("")), Some(ErrorKind::NotFound));
+        assert_eq!(kind(progress.check()), None);
     }
 }

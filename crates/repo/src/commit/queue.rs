@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tracing::{debug, info};
 
+use super::progress::CommitProgress;
 use crate::repo::Repository;
 use crate::repo::watch::{BranchWatch, CheckResult};
 use icechunkfs_base::error::Result;
@@ -163,6 +164,7 @@ impl PlaceInLine {
         storage: &Arc<dyn Storage>,
         repository: Repository,
         branch: &str,
+        progress: &CommitProgress,
     ) -> Result<Repository> {
         let must_keep_up = repository.version() == SpecVersion::V1;
         let mut watch = self.watch.take().unwrap_or_else(|| BranchWatch::new(&repository, branch));
@@ -171,6 +173,7 @@ impl PlaceInLine {
         let mut is_near = true;
         self.is_turn = false;
         while self.begun.elapsed() < LONGEST_WAIT {
+            progress.check()?;
             if self.renewed.elapsed() >= RENEWAL {
                 self.renewed = Instant::now();
                 // A failure costs the place, nothing else.

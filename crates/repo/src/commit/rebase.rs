@@ -58,6 +58,20 @@ pub struct Comparison {
     pub(super) same_in_tip: ChunkSet,
 }
 
+impl Comparison {
+    /// Returns the comparison of no changes with `tip`, in whose history their base is not.
+    pub fn elsewhere(tip: Arc<Snapshot>) -> Self {
+        Comparison {
+            tip,
+            commits: Vec::new(),
+            conflicts: Vec::new(),
+            merged: MergedDocuments::default(),
+            giving_way: ChunkSet::new(),
+            same_in_tip: ChunkSet::new(),
+        }
+    }
+}
+
 /// Returns the commits that `branch` got since `base`, oldest first. Fails with
 /// [`ErrorKind::Stale`] if `base` is not in its history.
 pub async fn commits_since(

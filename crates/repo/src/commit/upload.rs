@@ -73,6 +73,7 @@ pub(super) async fn upload(
             if stop.load(Ordering::Relaxed) {
                 return Ok((node, Vec::new()));
             }
+            progress.check()?;
             let placed = store_job(storage, job, renewed).await?;
             progress.stored(chunks, bytes);
             Ok((node, placed))

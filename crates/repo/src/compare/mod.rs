@@ -8,6 +8,7 @@
 pub mod changes;
 pub mod chunks;
 pub mod logs;
+pub mod members;
 pub mod path_history;
 pub mod scope;
 

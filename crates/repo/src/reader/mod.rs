@@ -204,8 +204,13 @@ impl Reader {
 
     async fn fetch_manifest(&self, key: &str, info: ManifestInfo, limit: u64) -> Result<Manifest> {
         let file = self.storage.get_fixed(key, limit).await;
-        let file =
-            file.map_err(|error| error.not_found_as_corrupt(format!("{key}: missing, though the snapshot names it")))?;
+        let file = file.map_err(|error| match error.kind() {
+            // The words of the store would name it a second time.
+            ErrorKind::NotFound => Error::corrupt(format!(
+                "{key} is missing, though the snapshot names it: `icechunkfs verify REPO` lists what needs it"
+            )),
+            _ => error,
+        })?;
         if let Some(manifest) = decode_small(info, &file) {
             return Ok(manifest);
         }

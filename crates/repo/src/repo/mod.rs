@@ -30,6 +30,7 @@ pub mod refs;
 pub mod revision;
 #[cfg(test)]
 mod testing;
+pub mod undo;
 pub mod update;
 pub mod v1;
 pub mod verify;
@@ -419,7 +420,7 @@ async fn open_older(
         listed => listed.context(|| storage.location().to_owned())?,
     };
     if let Some((layout, storage)) = alpha::detect(&storage, &objects).await? {
-        info!("{}: a repository of a release before 0.2", storage.location());
+        info!("{}: a repository of an Icechunk release before 0.2", storage.location());
         return Ok(Repository::new(storage, Generation::Alpha(layout)));
     }
     if objects.iter().any(|object| object.key.ends_with("/ref.json")) {

@@ -46,7 +46,7 @@ impl Plan {
 
     /// Returns the numbers of changes as text.
     pub fn counts(&self) -> String {
-        format!("{} nodes, {} chunks", self.changes.node_count(), self.changes.chunk_count())
+        self.changes.counted()
     }
 
     /// Returns lines on what a user may not expect: another name, nodes that are elsewhere now,

@@ -24,7 +24,7 @@ const DEFAULT_REQUESTS: u16 = 64;
 pub(super) const MAX_REQUESTS: u16 = 4096;
 
 /// Errors for rates of 0.
-const NO_UPLOAD: &str = "nothing a second would never end: leave --upload-limit out to send as fast as it goes";
+const NO_UPLOAD: &str = "--upload-limit must be greater than 0: omit it for no limit";
 const NO_TRANSFER: &str = "--min-rate must be greater than 0: a transfer that stands still must end";
 
 /// Settings for reaching an object store.
@@ -43,7 +43,7 @@ pub struct Settings {
     #[arg(long, value_name = "NAME", env = "ICECHUNKFS_PROFILE", hide_env = true)]
     pub profile: Option<String>,
     /// s3, gs, az: Send no credentials.
-    #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_ANONYMOUS", hide_env = true)]
+    #[arg(long, alias = "no-sign-request", value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_ANONYMOUS", hide_env = true)]
     pub anonymous: bool,
     /// s3: Pay for the requests (requester pays).
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_REQUESTER_PAYS", hide_env = true)]
@@ -86,8 +86,8 @@ pub struct Settings {
     /// Cache bytes from the network in this directory, for later mounts and other programs too.
     #[arg(long, value_name = "DIR", env = "ICECHUNKFS_CACHE", hide_env = true)]
     pub cache: Option<String>,
-    /// Limit the size of that directory, such as 100G [default: 10G]. The last twentieth of its
-    /// disk stays free in any case.
+    /// Limit the size of that directory, such as 100G [default: 10G]. A twentieth of its disk, or 4
+    /// GiB if that is less, stays free in any case.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, env = "ICECHUNKFS_CACHE_SIZE", hide_env = true)]
     pub cache_size: Option<u64>,
     /// Contact no store: show only the cached part, read-only. `icechunkfs prefetch` brings chunks
@@ -213,7 +213,8 @@ impl std::fmt::Debug for Settings {
 }
 
 fn seconds(text: &str) -> Result<Duration> {
-    let seconds: f64 = text.parse().map_err(|_| Error::invalid(format!("`{text}` is no number of seconds")))?;
+    let seconds: f64 =
+        text.parse().map_err(|_| Error::invalid(format!("`{text}` is not a valid number of seconds")))?;
     Duration::try_from_secs_f64(seconds)
         .ok()
         .filter(|duration| !duration.is_zero())

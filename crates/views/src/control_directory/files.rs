@@ -76,6 +76,8 @@ control_files! {
     Head = "HEAD", Use::Every(1);
     /// Counts of what the daemon has done.
     Stats = "stats", Use::Every(5);
+    /// Writing cancels the running commit.
+    Cancel = "cancel", Use::Command;
 }
 
 impl ControlFile {
@@ -158,6 +160,7 @@ mod tests {
             ("progress", 11),
             ("HEAD", 13),
             ("stats", 14),
+            ("cancel", 15),
         ];
         assert_eq!(listed(MountKind::Writable, (1 << 62) - 64), writable);
         let last = 1 << 63 | ((1 << 43) - 5);
@@ -190,6 +193,6 @@ mod tests {
     fn parts_for_others_take_no_commands() {
         let parts: Vec<&str> = readable_parts().collect();
         assert!(["at", "view", "HEAD", "errors", "diff", "netcdf"].iter().all(|part| parts.contains(part)));
-        assert!(["commit", "discard", "refresh", "request"].iter().all(|part| !parts.contains(part)));
+        assert!(["commit", "discard", "refresh", "request", "cancel"].iter().all(|part| !parts.contains(part)));
     }
 }

@@ -48,6 +48,7 @@ pub async fn render(file: ControlFile, mount: &impl MountState) -> Result<Metere
         | ControlFile::Conflicts
         | ControlFile::Discard
         | ControlFile::Refresh
+        | ControlFile::Cancel
         | ControlFile::Progress
         | ControlFile::Request => String::new(),
     }))

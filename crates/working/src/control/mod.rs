@@ -161,7 +161,7 @@ impl Control {
             ControlFile::Conflicts => session.conflicts_text(),
             ControlFile::Progress => json(&session.progress())?,
             // Commands, of which there is nothing to read before they are given.
-            ControlFile::Discard | ControlFile::Refresh | ControlFile::Request => String::new(),
+            ControlFile::Cancel | ControlFile::Discard | ControlFile::Refresh | ControlFile::Request => String::new(),
             ControlFile::RecentErrors => {
                 let errors = state::render(file, self).await?.into_inner();
                 // The kernel refuses to remove a mountpoint without asking the daemon.
@@ -217,7 +217,7 @@ impl Control {
                 return Err(failure);
             }
             if file == ControlFile::Discard && !bytes.is_empty() {
-                return Err(Error::invalid("one path at a time is discarded: write the next one to the file anew"));
+                return Err(Error::invalid("one path at a time is discarded: write the next one in another write"));
             }
             if file == ControlFile::Commit && !bytes.trim_ascii().is_empty() {
                 self.outcome.lock().push_str(TRUNCATED_NOTE);
@@ -265,6 +265,10 @@ impl Control {
         // Boxed: the compiler cannot prove that futures this deep are `Send`.
         type Command<'a> = BoxFuture<'a, Result<String>>;
         let session = &self.session;
+        if file == ControlFile::Cancel {
+            // The outcome is that of the commit.
+            return session.cancel(text);
+        }
         let (name, command): (_, Command<'_>) = match file {
             ControlFile::Commit => {
                 let commit = session.commit(CommitOptions { message: text.to_owned(), ..CommitOptions::default() });

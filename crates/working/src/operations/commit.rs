@@ -54,6 +54,9 @@ pub struct CommitOptions {
     /// True if chunks with the bytes that they had are stored again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_unchanged: bool,
+    /// Name by which the program that asks for the commit can cancel it; none if empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ticket: String,
 }
 
 /// A commit on its way. No operation changes the tree while it exists.
@@ -78,7 +81,7 @@ impl Session {
         let _turn = self.take_turn().await;
         self.resolve_pending().await?;
         let message = options.message.clone();
-        let progress = Ended(Arc::new(CommitProgress::default()));
+        let progress = Ended(Arc::new(CommitProgress::with_ticket(options.ticket.clone())));
         *self.progress.lock() = Arc::clone(&progress.0);
         progress.0.enter(Stage::Closing);
         let (parent, committed, invalidations) = {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use icechunkfs_base::size;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::commit::warnings::Warning;
 
@@ -35,7 +36,11 @@ fn is_zero(count: &usize) -> bool {
 impl std::fmt::Display for Committed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.snapshot {
-            Some(id) => write!(f, "committed snapshot {id}: {} nodes, {} chunks", self.nodes, self.chunks)?,
+            Some(id) => {
+                let [nodes, chunks] = [(self.nodes, "node"), (self.chunks, "chunk")];
+                let [nodes, chunks] = [nodes, chunks].map(|(count, noun)| size::counted(count as u64, noun));
+                write!(f, "committed snapshot {id}: {nodes}, {chunks}")?;
+            }
             None => f.write_str("nothing to commit")?,
         }
         if !self.rebased_over.is_empty() {

@@ -10,13 +10,15 @@ use super::changes::DetectedChanges;
 use icechunkfs_base::error::{ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, SharedReservation};
 use icechunkfs_base::printable;
+use icechunkfs_base::size;
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::json;
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_repo::commit::changes::ChunkChange;
+use icechunkfs_repo::compare::members;
 
-/// Coordinates of one array that the text lists; the rest is counted.
-const LISTED: usize = 50;
+/// Chunks of one array that the text names; all are counted.
+const NAMED: usize = 5;
 
 /// Uncommitted changes, node by node.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -46,9 +48,33 @@ pub struct NodeDiff {
     /// Coordinates of chunks written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub written: Vec<Vec<u32>>,
+    /// Bytes of the chunks written.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub bytes: u64,
     /// Coordinates of chunks deleted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deleted: Vec<Vec<u32>>,
+}
+
+/// Array whose chunks were changed.
+pub(super) struct ChangedArray<'a> {
+    /// Path now.
+    pub(super) path: String,
+    pub(super) written: Vec<&'a Coords>,
+    pub(super) deleted: Vec<&'a Coords>,
+    /// Bytes of the chunks that were written.
+    pub(super) bytes: u64,
+}
+
+impl ChangedArray<'_> {
+    fn at(path: String) -> Self {
+        ChangedArray { path, written: Vec::new(), deleted: Vec::new(), bytes: 0 }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Session {
@@ -75,18 +101,17 @@ impl Session {
         for moved in &detected.changes.moved {
             nodes.push(NodeDiff { from: Some(moved.from.clone()), ..node(&moved.to, "moved") });
         }
-        for (path, [written, deleted]) in self.changed_arrays(&detected) {
+        for ChangedArray { path, written, deleted, bytes } in self.changed_arrays(&detected) {
             let [written, deleted] =
                 [written, deleted].map(|all| all.into_iter().map(|coords| coords.to_vec()).collect());
-            nodes.push(NodeDiff { written, deleted, ..node(&path, "chunks") });
+            nodes.push(NodeDiff { written, deleted, bytes, ..node(&path, "chunks") });
         }
         nodes.sort_by(|a, b| a.path.cmp(&b.path).then(a.what.cmp(b.what)));
         Ok(Diff { nodes, _memory: meter.into() })
     }
 
-    /// Returns the paths of arrays with changed chunks, and the chunks that are written and
-    /// deleted.
-    pub(super) fn changed_arrays<'a>(&self, detected: &'a DetectedChanges) -> Vec<(String, [Vec<&'a Coords>; 2])> {
+    /// Returns the arrays with changed chunks.
+    pub(super) fn changed_arrays<'a>(&self, detected: &'a DetectedChanges) -> Vec<ChangedArray<'a>> {
         let base = self.working.upper().base();
         let changes = &detected.changes;
         let mut paths: HashMap<NodeId, String> = HashMap::new();
@@ -96,40 +121,74 @@ impl Session {
         paths.extend(changes.moved.iter().map(|moved| (moved.node, moved.to.clone())));
         paths.extend(changes.created.iter().chain(&changes.updated).map(|node| (node.id, node.path.clone())));
         let arrays = changes.chunks.iter().map(|(id, chunks)| {
-            let is_deleted = |change: &ChunkChange| matches!(change, ChunkChange::Delete);
-            let lists = [false, true].map(|deleted| {
-                chunks.iter().filter(|(_, change)| is_deleted(change) == deleted).map(|(coords, _)| coords).collect()
-            });
-            (paths.remove(id).unwrap_or_else(|| id.to_string()), lists)
+            let mut array = ChangedArray::at(paths.remove(id).unwrap_or_else(|| id.to_string()));
+            for (coords, change) in chunks {
+                let length = match change {
+                    ChunkChange::Delete => {
+                        array.deleted.push(coords);
+                        continue;
+                    }
+                    ChunkChange::File(file) => file.length,
+                    ChunkChange::Stored(payload) => payload.length(),
+                };
+                array.written.push(coords);
+                array.bytes += length;
+            }
+            array
         });
         arrays.collect()
     }
 }
 
+impl NodeDiff {
+    /// Describes the changes of chunks: how many, their bytes, and the keys of some.
+    fn chunks_as_text(&self) -> String {
+        let counted = |chunks: &[Vec<u32>], what: &str| match chunks.len() {
+            0 => None,
+            count => Some(format!("{count} {what}")),
+        };
+        let written = counted(&self.written, "written").map(|text| format!("{text} ({})", size::text(self.bytes)));
+        let all: Vec<String> = written.into_iter().chain(counted(&self.deleted, "deleted")).collect();
+        if all.is_empty() {
+            return String::new();
+        }
+        let keys = self.written.iter().chain(&self.deleted).map(|coords| key(coords));
+        let mut keys: Vec<String> = keys.take(NAMED).collect();
+        if self.written.len() + self.deleted.len() > NAMED {
+            keys.push("...".to_owned());
+        }
+        format!("{}: {}", all.join(", "), keys.join(" "))
+    }
+}
+
+/// Formats the coordinates of a chunk.
+fn key(coords: &[u32]) -> String {
+    let all: Vec<String> = coords.iter().map(u32::to_string).collect();
+    if all.is_empty() { "the only chunk".to_owned() } else { all.join("/") }
+}
+
+/// Returns what the document of a new node makes it.
+fn kind_of(document: &Value) -> &'static str {
+    match document.get("node_type").and_then(Value::as_str) {
+        Some("array") => "array",
+        _ => "group",
+    }
+}
+
 impl Diff {
-    /// Formats the diff as text.
+    /// Formats the diff as text, a line for each node and for the chunks of each array.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         for node in &self.nodes {
             let path = printable::line(&node.path);
-            match &node.from {
-                Some(from) => text += &format!("{} {}: from {}\n", node.what, path, printable::line(from)),
-                None => text += &format!("{} {path}\n", node.what),
-            }
-            for (sign, document) in [("-", &node.before), ("+", &node.after)] {
-                if let Some(document) = document {
-                    text += &format!("  {sign} {}\n", printable::line(&document.to_string()));
-                }
-            }
-            for (sign, coords) in [("+", &node.written), ("-", &node.deleted)] {
-                if coords.is_empty() {
-                    continue;
-                }
-                let listed: Vec<String> = coords.iter().take(LISTED).map(|coords| format!("{coords:?}")).collect();
-                let more = coords.len().saturating_sub(LISTED);
-                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-                text += &format!("  {sign} chunks {}{more}\n", listed.join(" "));
-            }
+            let details = match (&node.from, &node.before, &node.after) {
+                (Some(from), ..) => format!("from {}", printable::line(from)),
+                (_, Some(before), Some(after)) => members::describe(before, after),
+                (_, None, Some(after)) => kind_of(after).to_owned(),
+                _ => node.chunks_as_text(),
+            };
+            text += format!("{:<8} {path}  {details}", node.what).trim_end();
+            text.push('\n');
         }
         text
     }

@@ -143,6 +143,15 @@ pub(super) async fn base_invalidations(
     invalidations.into_iter().collect()
 }
 
+/// Returns what the kernel must forget when the base moves from `old` to `new` and it is not known
+/// what changed between: all of both.
+pub(super) fn all_invalidations(old: &Tree, new: &Tree) -> Vec<Invalidation> {
+    let mut invalidations = HashSet::new();
+    add_all(old, &mut invalidations);
+    add_all(new, &mut invalidations);
+    invalidations.into_iter().collect()
+}
+
 /// Adds what `log` names in either tree.
 fn add_logged(
     log: &TransactionLog,

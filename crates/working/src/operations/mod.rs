@@ -187,6 +187,13 @@ impl Session {
         log_text(&repository, self.working.upper().base().id(), usize::MAX).await
     }
 
+    /// Cancels the commit whose ticket is `ticket`, or whichever runs if that is empty; see
+    /// [`CommitProgress::cancel`]. It takes no turn: it is for the operation that has it.
+    pub fn cancel(&self, ticket: &str) -> Result<()> {
+        let progress = Arc::clone(&*self.progress.lock());
+        progress.cancel(ticket)
+    }
+
     /// Returns the progress of a running commit.
     pub fn progress(&self) -> CommitState {
         self.progress.lock().now()

@@ -16,6 +16,7 @@ use crate::overlay::replace::TreeGuard;
 use crate::overlay::{Recovered, WorkingTree};
 use crate::scratch::directory::ScratchDirectory;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::size;
 use icechunkfs_base::stages::Stages;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
@@ -244,8 +245,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         }
         return Ok(None);
     }
-    let nodes = detected.changes.node_count();
-    let chunks = detected.changes.chunk_count();
+    let counts = detected.changes.counted();
     let moved = match tip {
         Ok(tip) if tip == base => "",
         Ok(tip) if matches!(is_ancestor(repository, base, tip).await, Ok(false)) => "; the branch was reset since",
@@ -253,8 +253,8 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         Err(_) => "; the branch is gone",
     };
     Ok(Some(warning(format!(
-        "resuming uncommitted work: {nodes} nodes and {chunks} chunks changed, {} bytes, based on snapshot {base}{moved}, in {}",
-        detected.bytes,
+        "resuming uncommitted work: {counts}, {}, based on snapshot {base}{moved}, in {}",
+        size::text(detected.bytes),
         working.upper().scratch().path().display()
     ))))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Session;
 use super::commit::refuse_open;
-use super::invalidation::base_invalidations;
+use super::invalidation::{all_invalidations, base_invalidations};
 use super::paths::{is_known, lost_root_message};
 use super::rebase::{self, Rebased};
 use super::recovery::{find_landed, landed_message};
@@ -14,8 +14,9 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::printable;
 use icechunkfs_base::stages::Stages;
 use icechunkfs_repo::commit::conflicts::Conflict;
+use icechunkfs_repo::commit::rebase::Comparison;
 use icechunkfs_repo::compare::scope::is_below;
-use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::{MAX_SNAPSHOT, Repository};
 
 impl Session {
     /// Discards the uncommitted changes at and below `path`, or all of them, whatever the mount
@@ -60,7 +61,8 @@ impl Session {
 
     /// Rebases the tree onto the tip of the branch; uncommitted changes stay.
     ///
-    /// Fails with [`ErrorKind::Stale`] if remote changes conflict with them.
+    /// Fails with [`ErrorKind::Stale`] if remote changes conflict with them, or the branch was
+    /// reset or amended. A mount without changes follows such a branch.
     pub async fn refresh(&self) -> Result<String> {
         let _turn = self.take_turn().await;
         self.resolve_pending().await?;
@@ -78,7 +80,16 @@ impl Session {
             let repository = self.repository().await?;
             self.refuse_landed(&repository, &base).await?;
             let settlements = self.settlements(&detected);
-            let compared = self.engine.check(base.tree.snapshot(), &branch, &detected.changes, &settlements).await?;
+            let compared = self.engine.check(base.tree.snapshot(), &branch, &detected.changes, &settlements).await;
+            let compared = match compared {
+                // Without changes there is nothing that the commits of another history could
+                // conflict with: the mount follows the branch to wherever it was reset.
+                Err(error) if error.kind() == ErrorKind::Stale && detected.changes.is_empty() => {
+                    let tip = repository.branch_tip(&branch).await?.ok_or(error)?;
+                    Some(Comparison::elsewhere(Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?)))
+                }
+                compared => compared?,
+            };
             let Some(compared) = compared else {
                 return Ok(format!("{branch} has no newer commit than {}", base.id()));
             };
@@ -104,7 +115,10 @@ impl Session {
             };
             stages.enter("showing the new snapshot");
             let tree = self.working.moves().tree_of(compared.tip, Arc::clone(&self.reader))?;
-            let mut invalidations = base_invalidations(&repository, &base.tree, &tree, &compared.commits, &[]).await;
+            let mut invalidations = match compared.commits.as_slice() {
+                [] => all_invalidations(&base.tree, &tree),
+                commits => base_invalidations(&repository, &base.tree, &tree, commits, &[]).await,
+            };
             match rebase::rebase_uncommitted(
                 &self.working,
                 &guard,
@@ -124,7 +138,12 @@ impl Session {
                 }
             }
             self.conflicts.clear();
-            let report = format!("moved over {} commits to {}", compared.commits.len(), tree.snapshot().id());
+            let to = tree.snapshot().id();
+            let report = match compared.commits.len() {
+                0 => format!("moved to {to}, to which {branch} was reset"),
+                1 => format!("moved over one commit to {to}"),
+                count => format!("moved over {count} commits to {to}"),
+            };
             (report, invalidations)
         };
         self.invalidate(invalidations).await?;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::Session;
 use super::commit::refuse_open;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::size;
 use icechunkfs_repo::commit::engine::OnConflict;
 use icechunkfs_repo::merge::revert::{self, RevertPlan};
 use icechunkfs_repo::restore::{Notes, Plan, Scope, Target};
@@ -40,12 +41,12 @@ impl Session {
             let base = self.working.upper().base();
             let planned = revert::plan_on(&repository, &self.reader, base.tree.snapshot(), &ids, on_conflict).await?;
             if !planned.conflicts.is_empty() {
-                let count = planned.conflicts.len();
+                let count = size::counted(planned.conflicts.len() as u64, "conflict");
                 self.conflicts.found_by_revert(planned.conflicts);
                 return Err(Error::new(
                     ErrorKind::Stale,
                     format!(
-                        "later commits changed the same things ({count} conflicts, in .icechunk/conflicts): nothing was taken back. \
+                        "later commits changed the same things ({count}, in .icechunk/conflicts): nothing was taken back. \
                          --on-conflict takes one side's chunks and members of zarr.json; otherwise take the later commits back, too"
                     ),
                 ));
@@ -61,10 +62,11 @@ impl Session {
         let ids: Vec<_> = reverted.iter().map(|commit| commit.id).collect();
         let [nodes, chunks] = [plan.changes.node_count(), plan.changes.chunk_count()];
         let counts = plan.counts();
+        let commits = size::counted(ids.len() as u64, "commit");
         let text = match (dry_run, plan.changes.is_empty()) {
             (_, true) => "nothing is left of what they changed".to_owned(),
-            (true, false) => format!("{} commits can be taken back: {counts}", ids.len()),
-            (false, false) => self.warn_if_unflushed(format!("took back {} commits: {counts} to commit", ids.len())),
+            (true, false) => format!("{commits} can be taken back: {counts}"),
+            (false, false) => self.warn_if_unflushed(format!("took back {commits}: {counts} to commit")),
         };
         Ok((text + "\n", json!({"reverted": ids, "nodes": nodes, "chunks": chunks, "snapshot": null})))
     }

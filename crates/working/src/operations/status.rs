@@ -165,10 +165,11 @@ impl Session {
         let (detected, warnings) = self.find_warnings(detected).await?;
         let base = self.working.upper().base();
         let origin = self.working.upper().origin();
-        let arrays = self.changed_arrays(&detected).into_iter();
-        let arrays = arrays.map(|(path, [written, deleted])| (path, written.len(), deleted.len()));
-        let arrays: Vec<ArrayStatus> =
-            arrays.map(|(path, written, deleted)| ArrayStatus { path, written, deleted }).collect();
+        let arrays = self.changed_arrays(&detected).into_iter().map(|array| {
+            let [written, deleted] = [array.written.len(), array.deleted.len()];
+            ArrayStatus { path: array.path, written, deleted }
+        });
+        let arrays: Vec<ArrayStatus> = arrays.collect();
         let (uploaded_chunks, uploaded_bytes) = self.uploader.uploaded(&detected.changes)?;
         let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
         let untracked = detected.untracked_paths().into_iter().map(|path| UntrackedFile { path }).collect();

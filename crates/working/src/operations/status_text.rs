@@ -61,6 +61,9 @@ impl Status {
             _ if self.branch_gone => {
                 "the branch was deleted: create it again at this snapshot to commit, or copy your changes".to_owned()
             }
+            Some(tip) if self.branch_reset && self.clean => {
+                format!("the branch was reset or amended: it is at {tip} now, and `refresh` shows that")
+            }
             Some(tip) if self.branch_reset => format!(
                 "the branch was reset to {tip}: copy your changes to a mount of it, or of a branch that you create at this snapshot, \
                  with another scratch directory"

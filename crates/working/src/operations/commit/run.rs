@@ -82,11 +82,10 @@ impl Commit<'_> {
 
     fn request(&self, detected: &DetectedChanges) -> Request {
         let upper = self.session.working.upper();
-        let CommitOptions { message, metadata, amend, on_conflict, strict: _, keep_unchanged: _ } =
-            self.options.clone();
+        let CommitOptions { message, metadata, amend, on_conflict, .. } = self.options.clone();
         Request {
             branch: upper.origin().branch.clone(),
-            message: if message.is_empty() { DEFAULT_MESSAGE.to_owned() } else { message },
+            message: if message.is_empty() && !amend { DEFAULT_MESSAGE.to_owned() } else { message },
             metadata,
             amend,
             settlements: self.session.settlements(detected).with_others(on_conflict.unwrap_or_default()),

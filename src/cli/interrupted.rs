@@ -1,0 +1,77 @@
+//! ^C while a daemon commits: the first says where the outcome will be, the second cancels the
+//! commit where that is still possible, the third ends this program.
+//!
+//! Without a terminal nobody presses twice: the first ends this program, as it would any other.
+
+use std::io::IsTerminal;
+
+use signal_hook::consts::SIGINT;
+use signal_hook::iterator::Signals;
+
+use super::note;
+use crate::fuse::open_mount::{Deadline, OpenMount, REPLY_TIMEOUT};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::shell;
+use icechunkfs_format::format::ids::ObjectId;
+
+/// Control file that takes the ticket of a commit to cancel.
+const CANCEL: &str = "cancel";
+
+/// Returns a ticket for a commit of the daemon of `mount`; an empty one, with which it cannot be
+/// cancelled, for a daemon of another version.
+pub(super) fn ticket(mount: &OpenMount) -> Result<String> {
+    let is_known = mount.info()?.version == env!("CARGO_PKG_VERSION");
+    if is_known { Ok(ObjectId::random()?.to_string()) } else { Ok(String::new()) }
+}
+
+/// Runs `work`, which waits for a commit with `ticket` in `mount`.
+pub(super) fn watched<T>(mount: &OpenMount, ticket: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let mut signals = Signals::new([SIGINT]).map_err(|e| Error::io("listening for signals", e))?;
+    let handle = signals.handle();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (count, signal) in signals.forever().enumerate() {
+                if answer(mount, ticket, count) {
+                    // Fails only for a signal that there is not.
+                    let _ = signal_hook::low_level::emulate_default_handler(signal);
+                }
+            }
+        });
+        let done = work();
+        handle.close();
+        done
+    })
+}
+
+/// Answers an interruption, before which there were `count`. Returns true if this program is to
+/// end.
+fn answer(mount: &OpenMount, ticket: &str, count: usize) -> bool {
+    let is_asked_again = std::io::stderr().is_terminal();
+    match count {
+        0 => {
+            let place = shell::quote(&mount.mount().mountpoint.join(".icechunk/commit").to_string_lossy());
+            let again = if is_asked_again && !ticket.is_empty() { "; ^C again cancels it" } else { "" };
+            note(&format!("the mount goes on with the commit; its outcome will be in {place}{again}"));
+            !is_asked_again
+        }
+        1 if !ticket.is_empty() => {
+            // Its own file: the kernel passes on one write to a file at a time.
+            let cancelled = mount.write(CANCEL, ticket.as_bytes(), Deadline::after(REPLY_TIMEOUT));
+            match cancelled.and_then(|written| written.map_err(|error| failure(&error))) {
+                Ok(()) => note("the commit stops at its next step"),
+                Err(error) => note(&format!("{error}; ^C again ends this command, not the commit")),
+            }
+            false
+        }
+        _ => true,
+    }
+}
+
+/// Says why a commit was not cancelled.
+fn failure(error: &std::io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => Error::new(ErrorKind::Busy, "the commit is being published and cannot be cancelled"),
+        Some(libc::ENOENT) => Error::new(ErrorKind::NotFound, "the commit waits for another operation, or has ended"),
+        _ => Error::io("cancelling the commit", std::io::Error::from(error.kind())),
+    }
+}

@@ -1,0 +1,161 @@
+//! Answer to a command line that is not understood: what the user may have meant, and the nearest
+//! examples.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Error};
+
+use super::args::Arguments;
+use icechunkfs_base::printable;
+use icechunkfs_store::storage::location::Location;
+
+/// Examples that are shown.
+const EXAMPLES: usize = 2;
+
+/// Commands of git, jj, restic and others, and what does here what they do there.
+const FOREIGN: [(&[&str], &str); 16] = [
+    (
+        &["checkout", "switch", "co", "edit", "worktree"],
+        "`icechunkfs mount REPO MOUNTPOINT --branch NAME` shows a branch, and --create makes it",
+    ),
+    (
+        &["add", "stage", "save"],
+        "a mount keeps all that is written; `icechunkfs commit MOUNTPOINT -m MESSAGE` commits it",
+    ),
+    (&["stash", "shelve"], "changes wait in the scratch directory of their branch: unmount, and mount another branch"),
+    (
+        &["rebase", "update", "sync"],
+        "`icechunkfs refresh MOUNTPOINT` moves a mount and its changes to the newest commit",
+    ),
+    (
+        &["reset"],
+        "`icechunkfs discard MOUNTPOINT` drops changes; `icechunkfs branch REPO reset NAME --to REF` moves a branch",
+    ),
+    (
+        &["show", "describe", "inspect"],
+        "`icechunkfs ls REPO -l` lists arrays, `icechunkfs diff REPO REF~1 REF` shows a commit",
+    ),
+    (&["snapshots", "history", "snapshot"], "`icechunkfs log REPO` lists snapshots"),
+    (&["prune", "forget", "vacuum"], "`icechunkfs expire` and `icechunkfs gc` remove what is not needed any more"),
+    (&["check", "fsck"], "`icechunkfs verify REPO` checks a repository"),
+    (&["fetch"], "`icechunkfs pull REPO SOURCE` brings commits"),
+    (&["backup"], "`icechunkfs push REPO DEST` and `icechunkfs clone REPO DEST` copy a repository"),
+    (&["remote"], "`push` and `pull` take the other repository as an argument"),
+    (
+        &["rm", "mv", "cp", "mkdir", "touch"],
+        "use the programs of the system in a mount: `icechunkfs mount REPO MOUNTPOINT`",
+    ),
+    (&["blame", "annotate"], "`icechunkfs log REPO PATH` lists the commits that changed a path"),
+    (
+        &["reflog", "op", "operations"],
+        "`icechunkfs ops REPO` lists operations, `icechunkfs undo REPO` takes back the newest",
+    ),
+    (
+        &["abandon", "rollback"],
+        "`icechunkfs undo REPO` takes back the newest operation, `icechunkfs revert` older commits",
+    ),
+];
+
+/// Options that people type, and what to write here.
+const OPTIONS: [(&str, &str, &str); 8] = [
+    ("branch", "-d", "a branch is deleted by: icechunkfs branch REPO delete NAME"),
+    ("branch", "-D", "a branch is deleted by: icechunkfs branch REPO delete NAME --yes"),
+    ("branch", "-m", "there is no renaming: create the new name with --at OLD-NAME, then delete the old one"),
+    ("tag", "-d", "a tag is deleted by: icechunkfs tag REPO delete NAME"),
+    ("mount", "-b", "a branch is mounted with: --branch NAME"),
+    ("mount", "-t", "the type of the file system is not needed"),
+    ("commit", "-a", "all changes of the mount are committed: -a is not needed"),
+    ("commit", "-am", "all changes of the mount are committed: write -m MESSAGE"),
+];
+
+/// Prints `error` for a command line of `words`, and returns the status to exit with. Help and the
+/// version are such errors, too.
+pub(super) fn report(error: Error, words: &[OsString]) -> ExitCode {
+    let code = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
+    let is_wrong = error.use_stderr();
+    let command = command_of(words);
+    let examples = if is_wrong { nearest_examples(command.as_deref(), words) } else { Vec::new() };
+    let error = if is_wrong { with_tip(error, command.as_deref(), words) } else { error };
+    // A reader that is gone needs nothing.
+    let _ = error.print();
+    if !examples.is_empty() {
+        eprintln!("\nExamples:\n{}", examples.join("\n"));
+    }
+    code
+}
+
+/// Returns the name of the command in `words`, which begin with the program's name.
+fn command_of(words: &[OsString]) -> Option<String> {
+    let program = Arguments::command();
+    let mut words = words.iter().skip(1).filter_map(|word| word.to_str());
+    words.find(|word| !word.starts_with('-')).filter(|word| program.find_subcommand(word).is_some()).map(str::to_owned)
+}
+
+/// Replaces the parser's guess of what was meant by what is known.
+fn with_tip(mut error: Error, command: Option<&str>, words: &[OsString]) -> Error {
+    let given =
+        [ContextKind::InvalidArg, ContextKind::InvalidSubcommand].into_iter().find_map(|kind| match error.get(kind) {
+            Some(ContextValue::String(text)) => Some(text.clone()),
+            _ => None,
+        });
+    let Some(given) = given else { return error };
+    let tip = match error.kind() {
+        ErrorKind::InvalidSubcommand => foreign(&given).or_else(|| forgotten_mount(&given, words)),
+        ErrorKind::UnknownArgument => command.and_then(|command| meant(command, &given, words)),
+        _ => return error,
+    };
+    // Guesses from the spelling of one letter mislead, as does `-- -x`.
+    if tip.is_some() || given.len() <= 2 {
+        for kind in [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::Suggested] {
+            error.remove(kind);
+        }
+    }
+    if let Some(tip) = tip {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![printable::line(&tip).into()]));
+    }
+    error
+}
+
+fn foreign(given: &str) -> Option<String> {
+    FOREIGN.iter().find(|(names, _)| names.contains(&given)).map(|(_, tip)| (*tip).to_owned())
+}
+
+/// Returns the tip for a repository in the place of a command.
+fn forgotten_mount(given: &str, words: &[OsString]) -> Option<String> {
+    let is_place =
+        given.contains("://") || std::path::Path::new(given).exists() || Location::url_meant_by(given).is_some();
+    let rest: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy()).collect();
+    (is_place && rest.len() == 2).then(|| format!("did you mean: icechunkfs mount {}", rest.join(" ")))
+}
+
+/// Returns the tip for argument `given` of `command`.
+fn meant(command: &str, given: &str, words: &[OsString]) -> Option<String> {
+    if let Some((.., tip)) = OPTIONS.iter().find(|(of, option, _)| *of == command && given == *option) {
+        return Some((*tip).to_owned());
+    }
+    let has = |name: &str| words.iter().any(|word| word == name);
+    let is_word = !given.starts_with('-');
+    match command {
+        "branch" | "tag" if is_word && has("reset") => Some(format!("the target follows --to: --to {given}")),
+        "branch" | "tag" if is_word && has("create") => Some(format!("the target follows --at: --at {given}")),
+        "branch" | "tag" if is_word => Some(format!("to create it: icechunkfs {command} REPO create {given}")),
+        "mount" if is_word => Some(format!("to mount a branch or a tag: --branch {given}, --tag {given}")),
+        "commit" if is_word => Some("the message follows -m: -m MESSAGE".to_owned()),
+        "run" if is_word => Some(format!("the command follows `--`: -- {given}")),
+        "restore" | "revert" | "resolve" if is_word => Some("the mountpoint or the repository comes first".to_owned()),
+        _ => None,
+    }
+}
+
+/// Returns the examples of `command`, or of the program, that have most in common with `words`.
+fn nearest_examples(command: Option<&str>, words: &[OsString]) -> Vec<String> {
+    let program = Arguments::command();
+    let command = command.and_then(|name| program.find_subcommand(name)).unwrap_or(&program);
+    let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let mut examples: Vec<&str> = help.lines().filter(|line| line.starts_with("  ")).collect();
+    let common = |example: &&str| words.iter().filter(|word| example.split(' ').any(|other| *word == other)).count();
+    examples.sort_by_key(|example| std::cmp::Reverse(common(example)));
+    examples.into_iter().take(EXAMPLES).map(str::to_owned).collect()
+}
