@@ -28,8 +28,8 @@ const GLANCE: Duration = Duration::from_secs(2);
 /// Options of a commit, other than which one it replaces.
 #[derive(Debug, Args)]
 pub(crate) struct CommitSettings {
-    /// The commit message.
-    #[arg(short, long, value_name = "TEXT", default_value = "")]
+    /// The commit message [default: Changes made through a mount].
+    #[arg(short, long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     message: String,
     /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
@@ -45,6 +45,11 @@ pub(crate) struct CommitSettings {
     /// Store chunks again that were written with the bytes that they had [default: leave them out].
     #[arg(long)]
     keep_unchanged: bool,
+    /// Make a snapshot to which no branch leads, and print its id, for a look at it before a branch
+    /// or a tag points to it: `branch create --at`. Garbage collection removes it when it is old
+    /// enough. A mount keeps its uncommitted changes.
+    #[arg(long, conflicts_with = "on_conflict")]
+    detach: bool,
 }
 
 impl CommitSettings {
@@ -57,6 +62,7 @@ impl CommitSettings {
             on_conflict: self.on_conflict,
             strict: self.strict,
             keep_unchanged: self.keep_unchanged,
+            detach: self.detach,
             ticket: String::new(),
         })
     }
@@ -68,12 +74,13 @@ pub(crate) struct CommitArgs {
     mountpoint: Option<PathBuf>,
     #[command(flatten)]
     settings: CommitSettings,
-    /// Replace the branch's newest commit.
-    #[arg(long)]
+    /// Replace the branch's newest commit, whose message stays unless there is a new one.
+    #[arg(long, conflicts_with = "detach")]
     amend: bool,
     /// Print {"snapshot", "rebased_over", "nodes", "chunks", "unchanged", "untracked", "ungrouped",
-    /// "warnings": [{"path", "why"}]}; snapshot is null if there was nothing to commit, and
-    /// "unchanged", the number of chunks that were left out, is only there if it is not 0.
+    /// "warnings": [{"path", "why"}]}; snapshot is null if there was nothing to commit.
+    /// "unchanged", the number of chunks that were left out, is only there if it is not 0, and
+    /// "detached" only with --detach. After a conflict {"error", "conflicts"}.
     #[arg(long)]
     json: bool,
     /// Write the progress to this descriptor, a JSON object a line, for the Python package.

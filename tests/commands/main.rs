@@ -9,6 +9,7 @@ mod cluster;
 mod commands;
 mod config;
 mod confirm;
+mod detached;
 mod diff;
 mod doctor;
 mod entry_points;

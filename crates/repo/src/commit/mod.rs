@@ -26,6 +26,7 @@ mod attempts;
 pub mod chain;
 pub mod changes;
 pub mod conflicts;
+mod detached;
 pub mod documents;
 pub mod engine;
 pub mod gc_guard;

@@ -54,6 +54,9 @@ pub struct CommitOptions {
     /// True if chunks with the bytes that they had are stored again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_unchanged: bool,
+    /// True for a snapshot that no branch leads to; the changes stay uncommitted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub detach: bool,
     /// Name by which the program that asks for the commit can cancel it; none if empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ticket: String,
@@ -94,6 +97,7 @@ impl Session {
             let _linking = self.working.handles().allow_linking();
             let (committed, invalidations) = match commit.run(&mut prepared).await? {
                 Ran::Nothing => (Committed::default(), Vec::new()),
+                Ran::Detached(committed) => (committed, Vec::new()),
                 Ran::Found(committed, invalidations) => (committed, invalidations),
                 Ran::Published(publication) => commit.show(&prepared, publication).await?,
             };
@@ -103,7 +107,8 @@ impl Session {
         // Sent once the tree lock is open: an invalidation may wait for requests that wait for the
         // tree lock.
         let shown = self.invalidate(invalidations).await;
-        if let (Some(hook), Some(snapshot)) = (self.hook.get(), committed.snapshot) {
+        let on_branch = committed.snapshot.filter(|_| !committed.detached);
+        if let (Some(hook), Some(snapshot)) = (self.hook.get(), on_branch) {
             hook.notify(NewCommit { snapshot, parent, message });
         }
         shown?;

@@ -12,6 +12,9 @@ use icechunkfs_repo::commit::warnings::Warning;
 pub struct Committed {
     /// ID of the new snapshot; none if there was nothing to commit.
     pub snapshot: Option<ObjectId>,
+    /// True if no branch leads to it; the changes stay uncommitted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub detached: bool,
     /// Concurrent commits that the commit was rebased over, oldest first.
     pub rebased_over: Vec<ObjectId>,
     /// Nodes created, deleted, changed and moved.
@@ -39,7 +42,15 @@ impl std::fmt::Display for Committed {
             Some(id) => {
                 let [nodes, chunks] = [(self.nodes, "node"), (self.chunks, "chunk")];
                 let [nodes, chunks] = [nodes, chunks].map(|(count, noun)| size::counted(count as u64, noun));
-                write!(f, "committed snapshot {id}: {nodes}, {chunks}")?;
+                if self.detached {
+                    write!(
+                        f,
+                        "stored snapshot {id}, to which no branch leads: {nodes}, {chunks}; `icechunkfs branch create REPO \
+                         NAME --at {id}` makes one"
+                    )?;
+                } else {
+                    write!(f, "committed snapshot {id}: {nodes}, {chunks}")?;
+                }
             }
             None => f.write_str("nothing to commit")?,
         }

@@ -28,6 +28,8 @@ const DEFAULT_MESSAGE: &str = "Changes made through a mount";
 pub(super) enum Ran {
     /// There was nothing to commit.
     Nothing,
+    /// No branch leads to it, and the tree stays as it is.
+    Detached(Committed),
     /// It failed at its end, and was found to be published all the same: the tree shows it.
     Found(Committed, Vec<Invalidation>),
     /// The branch has it, and the tree is to follow.
@@ -47,6 +49,9 @@ pub(super) struct Publication {
 impl Commit<'_> {
     /// Publishes the changes, of which bytes that are in no object yet become files before.
     pub(super) async fn run(&self, prepared: &mut Prepared) -> Result<Ran> {
+        if self.options.detach {
+            return self.detach(prepared).await;
+        }
         let working = &self.session.working;
         let detected = &mut prepared.detected;
         working.moves().preserve(&self.guard, &detected.untracked_entries(), &[]).await?;
@@ -78,6 +83,32 @@ impl Commit<'_> {
         // handles.
         let given_up = may_give_way.iter().filter(has_given_way).map(|(data, ..)| *data).collect();
         Ok(Ran::Published(Publication { new, given_up }))
+    }
+
+    /// Stores the changes as a snapshot that no branch leads to.
+    async fn detach(&self, prepared: &mut Prepared) -> Result<Ran> {
+        if self.options.amend {
+            return Err(Error::invalid("a detached snapshot replaces no commit: leave out --amend or --detach"));
+        }
+        let request = self.request(&prepared.detected);
+        let changes = &mut prepared.detected.changes;
+        // Programs go on writing to these files: an object must not be the same file.
+        for change in changes.chunk_changes_mut() {
+            if let ChunkChange::File(file) = change {
+                file.can_link = false;
+            }
+        }
+        let base = prepared.base.tree.snapshot();
+        let stored: BoxFuture<'_, Result<Option<ObjectId>>> =
+            Box::pin(self.session.engine.commit_detached(base, changes, &request, self.progress));
+        let Some(snapshot) = stored.await? else { return Ok(Ran::Nothing) };
+        Ok(Ran::Detached(Committed {
+            snapshot: Some(snapshot),
+            detached: true,
+            nodes: changes.node_count(),
+            chunks: changes.chunk_count(),
+            ..Committed::default()
+        }))
     }
 
     fn request(&self, detected: &DetectedChanges) -> Request {
