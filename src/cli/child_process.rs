@@ -91,7 +91,7 @@ pub(super) fn code_of_signal(number: i32) -> u8 {
 }
 
 /// Returns the numbers of the signals that this process ignores.
-fn ignored_signals() -> io::Result<HashSet<i32>> {
+pub(super) fn ignored_signals() -> io::Result<HashSet<i32>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();

@@ -47,10 +47,10 @@ pub(crate) fn run(arguments: &UndoArgs) -> Result<()> {
             "snapshot": undo.before,
         });
         let place = place(&undo);
+        repository.check_changes_allowed().await?;
         if arguments.dry_run {
             return print_result(arguments.json, &result, || format!("{what} would be taken back: {place}\n"));
         }
-        repository.check_changes_allowed().await?;
         let question = format!("{what} will be taken back: {place}.");
         let mounted = ref_commands::mounted(&repository, &undo.branch);
         ref_commands::ask(arguments.confirm, [Some(question), lost(&repository, &undo).await?], mounted)?;

@@ -19,8 +19,9 @@ fn stalled(point: &str) -> Writable {
 }
 
 fn commit(writable: &Writable) -> Command {
-    let mut command = Command::new(program());
-    command.arg("commit").arg(writable.root()).args(["-m", "a group"]);
+    // A shell starts programs in the background with the signals of the terminal ignored.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", program(), "commit"]).arg(writable.root()).args(["-m", "a group"]);
     command
 }
 
@@ -89,10 +90,7 @@ fn a_commit_that_is_being_published_is_not_cancelled() {
 #[test]
 fn without_a_terminal_the_command_ends_and_says_where_the_outcome_will_be() {
     let writable = stalled("commit.manifests");
-    let mut command = Command::new("env");
-    let words = commit(&writable);
-    command.arg("--default-signal=INT").arg(words.get_program()).args(words.get_args());
-    let waiting = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let waiting = commit(&writable).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     wait_for(&writable, "writing manifests");
     signal(waiting.id().try_into().unwrap(), "-INT");
     let ended = waiting.wait_with_output().unwrap();

@@ -1,6 +1,9 @@
 //! `icechunkfs undo`: the newest operation on a branch is taken back, whatever program made it, and
 //! the reference reads the result.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+
 use icechunk::format::format_constants::SpecVersionBin;
 use serde_json::json;
 
@@ -87,14 +90,24 @@ fn a_mount_without_changes_follows_by_refresh() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (_directory, place, reference) = empty(version);
         let document = array(&[4], &[1]);
-        let files: [(&str, &[u8]); 3] =
-            [("zarr.json", GROUP.as_bytes()), ("a/zarr.json", document.as_bytes()), ("a/c/0", b"0")];
+        let files: [(&str, &[u8]); 5] = [
+            ("zarr.json", GROUP.as_bytes()),
+            ("a/zarr.json", document.as_bytes()),
+            ("a/c/0", b"0"),
+            ("b/zarr.json", document.as_bytes()),
+            ("b/c/0", b"old"),
+        ];
         reference.commit(&files, "one");
-        reference.commit(&[("a/c/0", b"1"), ("a/c/1", b"1"), ("g/zarr.json", GROUP.as_bytes())], "two");
+        let later: [(&str, &[u8]); 4] =
+            [("a/c/0", b"1"), ("a/c/1", b"1"), ("b/c/0", b"new"), ("g/zarr.json", GROUP.as_bytes())];
+        reference.commit(&later, "two");
         let mount = Mount::new(&place, &[]);
         let chunk = |name: &str| std::fs::read(mount.path().join("a/c").join(name)).ok();
         std::fs::write(mount.path().join("notes"), "untracked").unwrap();
         let open = std::fs::File::open(mount.path().join("a/c/0")).unwrap();
+        // It keeps the inode with its pages, as a watch does, and is no open file.
+        let held = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(mount.path().join("b/c/0")).unwrap();
+        assert_eq!(std::fs::read(mount.path().join("b/c/0")).unwrap(), b"new");
         assert_eq!((chunk("0"), chunk("1")), (Some(b"1".to_vec()), Some(b"1".to_vec())));
         run_on(&place, &["branch", "reset", "main", "--to", "main~1", "--yes"]).success();
         let status = run_on(mount.path(), &["status"]).text();
@@ -103,6 +116,8 @@ fn a_mount_without_changes_follows_by_refresh() {
         assert!(moved.contains("to which main was reset"), "{moved}");
         assert_eq!((chunk("0"), chunk("1")), (Some(b"0".to_vec()), None));
         assert!(!mount.path().join("g").exists());
+        assert_eq!(std::fs::read(mount.path().join("b/c/0")).unwrap(), b"old", "version {version:?}");
+        drop(held);
         assert_eq!(std::fs::read(mount.path().join("notes")).unwrap(), b"untracked");
         drop(open);
         std::fs::write(mount.path().join("a/c/2"), "2").unwrap();
@@ -116,6 +131,42 @@ fn a_mount_without_changes_follows_by_refresh() {
         assert!(refused.contains("reset or amended"), "{refused}");
         assert_eq!(chunk("3"), Some(b"3".to_vec()));
     }
+}
+
+/// One update of `repo` brings all refs of a push, and only the newest entry of it has a copy.
+#[test]
+fn a_push_of_several_branches_is_taken_back_branch_by_branch() {
+    let (_directory, place, mut reference) = empty(SpecVersionBin::V2);
+    reference.commit(&[("zarr.json", GROUP.as_bytes())], "one");
+    run_on(&place, &["branch", "create", "dev"]).success();
+    let copy = place.with_file_name("copy");
+    run_on(&place, &["clone", copy.to_str().unwrap()]).success();
+    let before = refs(&copy);
+    for branch in ["main", "dev"] {
+        for name in ["a", "b"] {
+            reference.on(branch).commit(&[(&format!("{branch}-{name}/zarr.json"), GROUP.as_bytes())], name);
+        }
+    }
+    run_on(&place, &["push", copy.to_str().unwrap()]).success();
+    for branch in ["main", "dev"] {
+        run_on(&copy, &["undo", "--branch", branch, "--yes"]).success();
+    }
+    assert_eq!(refs(&copy), before);
+}
+
+/// A migration makes up the log of what came before it.
+#[test]
+fn nothing_before_a_migration_is_taken_back() {
+    let (_directory, place, mut reference) = empty(SpecVersionBin::V1);
+    reference.commit(&[("zarr.json", GROUP.as_bytes())], "one");
+    run_on(&place, &["branch", "create", "dev"]).success();
+    reference.on("dev").commit(&[("a/zarr.json", GROUP.as_bytes())], "two");
+    run_on(&place, &["migrate", "--yes"]).success();
+    let before = refs(&place);
+    for words in [&["undo", "--yes"][..], &["undo", "--branch", "dev", "--yes"]] {
+        assert!(run_on(&place, words).failure().contains("no operation on"), "{words:?}");
+    }
+    assert_eq!(refs(&place), before);
 }
 
 #[test]

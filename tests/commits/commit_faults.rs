@@ -149,6 +149,7 @@ async fn a_commit_killed_at_any_fail_point_is_complete_or_absent() {
                 "abort" => assert!(!run.status.success(), "{fault}: {said}"),
                 // After publication an error is no failure any more.
                 _ if published => assert!(said.contains("outcome: Committed"), "{fault}: {said}"),
+                "enospc" => assert!(said.contains("is full: nothing was committed"), "{fault}: {said}"),
                 _ => assert!(said.contains("failed: ") && said.contains(point), "{fault}: {said}"),
             }
             let history = history(&place).await;

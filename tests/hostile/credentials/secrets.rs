@@ -150,7 +150,7 @@ fn a_secrets_file_that_others_may_read_is_refused() {
         output
     };
     let good = format!("session-token = {SECRET}\nheader=a: {SECRET}\nheader=b: {SECRET}\n");
-    assert!(refs(&good, 0o600).contains("cannot be reached"));
+    assert!(refs(&good, 0o600).contains("refuses connections"));
     for mode in [0o644, 0o640, 0o604, 0o620, 0o666] {
         let output = refs(&good, mode);
         assert!(output.contains("chmod 600"), "{output}");

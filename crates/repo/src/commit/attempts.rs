@@ -387,7 +387,7 @@ impl Engine {
         work.progress.enter(Stage::Publish);
         let id = prepared.id;
         if let Some(host) = work.request.host.clone() {
-            blocking(move || host.on_publish(id)).await?;
+            blocking(move || host.on_publish(id)).await.inspect_err(|_| work.progress.refuse())?;
         }
         failpoints::pass("commit.publish")?;
         let Request { branch, amend, .. } = work.request;
@@ -445,11 +445,7 @@ impl Engine {
             flushed_at: 0,
             version: work.version,
             parent: Some(parent),
-            message: match replaced {
-                // A commit that only takes up more changes keeps its message, as in git.
-                Some(commit) if work.request.message.is_empty() => commit.message().to_owned(),
-                _ => work.request.message.clone(),
-            },
+            message: work.request.message.clone(),
             metadata: metadata(work, attempt, id, replaced)?,
             nodes: Vec::new(),
             manifests: Vec::new(),

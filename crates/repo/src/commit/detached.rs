@@ -53,10 +53,24 @@ impl Engine {
         let prepared = self.prepare(&mut work, 0, None, current.as_mut()).await?;
         progress.begin_publication()?;
         progress.enter(Stage::Publish);
-        if work.version == SpecVersion::V2 {
-            self.list(&prepared, work.stored_since, current).await?;
+        match work.version {
+            SpecVersion::V2 => self.list(&prepared, work.stored_since, current).await?,
+            SpecVersion::V1 => self.refuse_migrated().await?,
         }
         Ok(Some(prepared.id))
+    }
+
+    /// Fails with [`ErrorKind::Migrated`] if the repository of version 1 has been migrated
+    /// meanwhile: the new list of snapshots does not have one that no ref leads to.
+    async fn refuse_migrated(&self) -> Result<()> {
+        match self.storage.get_range("repo", 0, 1).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => Err(Error::new(
+                ErrorKind::Migrated,
+                "the repository was migrated to version 2 meanwhile, which does not know the snapshot: try again",
+            )),
+        }
     }
 
     /// Lists the snapshot in `repo`, beginning with the state `known`.
@@ -77,8 +91,11 @@ impl Engine {
             if *has_moves {
                 FeatureFlag::MoveNode.check(state, "moving groups and arrays")?;
             }
-            let is_collected = stored_since.is_some_and(|mark| mark.may_have_collected_since(state));
-            if is_collected || !state.snapshots.contains_key(parent) {
+            if !state.snapshots.contains_key(parent) {
+                let why = format!("commit {parent}, which the changes are based on, has expired or was collected");
+                return Err(Error::new(ErrorKind::Stale, why + ": refresh the mount, and try again"));
+            }
+            if stored_since.is_some_and(|mark| mark.may_have_collected_since(state)) {
                 let why = "garbage was collected, and may have included what the snapshot needs: try again";
                 return Err(Error::new(ErrorKind::Stale, why));
             }

@@ -126,7 +126,7 @@ impl Engine {
         if matches!(outcome, Ok(CommitOutcome::Committed { .. })) {
             renewed.keep();
         }
-        outcome.map_err(|error| self.explained(error))
+        outcome.map_err(|error| if progress.is_refused() { error } else { self.explained(error) })
     }
 
     /// Returns `error` in words that say what to do, where those of the system would not.

@@ -1,5 +1,7 @@
 //! Progress of a commit, for other threads to read, and its cancellation.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use parking_lot::Mutex;
 use serde::Serialize;
 
@@ -92,6 +94,8 @@ pub struct CommitProgress {
     /// Name by which the program that asked for the commit can cancel it; empty for none.
     ticket: String,
     phase: Mutex<Phase>,
+    /// True if the program that commits has refused the publication, not the store.
+    is_refused: AtomicBool,
     state: Mutex<CommitState>,
     stages: Stages,
 }
@@ -121,6 +125,16 @@ impl CommitProgress {
         Ok(())
     }
 
+    /// Returns true if the program that commits has refused the publication.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+    }
+
+    /// The program that commits refuses the publication.
+    pub(super) fn refuse(&self) {
+        self.is_refused.store(true, Ordering::Relaxed);
+    }
+
     /// Fails with [`ErrorKind::Cancelled`] if the commit was cancelled.
     pub(super) fn check(&self) -> Result<()> {
         match *self.phase.lock() {
@@ -140,9 +154,12 @@ impl CommitProgress {
         Ok(())
     }
 
-    /// The attempt to publish lost its race for certain: the commit can be cancelled again.
-    pub(super) fn end_lost_publication(&self) {
-        *self.phase.lock() = Phase::Open;
+    /// The attempt to publish has failed for certain: the commit can be cancelled again.
+    pub fn end_lost_publication(&self) {
+        let mut phase = self.phase.lock();
+        if *phase == Phase::Closed {
+            *phase = Phase::Open;
+        }
     }
 
     /// Returns the current state.

@@ -1,14 +1,15 @@
 //! The newest operation on a ref, and what takes it back (`icechunkfs undo`).
 //!
-//! The operations log names what an operation did, and the copy of `repo` from before it says where
-//! the branch was (format notes 1.6, 1.7). A parent would not do: one update of `repo` may bring
-//! many commits, and expiration changes parents.
+//! The operations log names what an operation did; the operation on the branch before it, or the
+//! copy of `repo` from before it, says where the branch was (format notes 1.6, 1.7). A parent would
+//! not do: one update of `repo` may bring many commits, and expiration changes parents.
 
 use std::collections::HashSet;
 
+use super::Repository;
 use super::change_refs::RefKind;
 use super::operations::{self, Operations};
-use super::{Repository, refs::Refs};
+use super::refs::{RefSpec, Refs};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::times::Clock;
 use icechunkfs_format::format::ids::ObjectId;
@@ -45,6 +46,10 @@ impl Undo {
                 let why = "a newer program wrote it: `icechunkfs branch REPO reset` moves a branch";
                 Error::new(ErrorKind::Unsupported, format!("the newest operation is of unknown kind {kind}; {why}"))
             })?;
+            // A migration makes up the log before it.
+            if matches!(operation, Operation::RepoMigrated { .. }) {
+                break;
+            }
             let Some(branch) = branch_of(&operation, only)? else { continue };
             let branch = branch.to_owned();
             let before = match &operation {
@@ -55,6 +60,9 @@ impl Undo {
                 _ => None,
             };
             let now = target_after(&refs, &operation, &branch)?;
+            if let Some(before) = before {
+                repository.resolve(&RefSpec::Snapshot(before)).await?;
+            }
             return Ok(Undo { operation, at: entry.updated_at, branch, now, before });
         }
         let of = only.map_or_else(|| "a branch".to_owned(), |name| format!("branch `{name}`"));
@@ -130,6 +138,9 @@ fn target_after(refs: &Refs, operation: &Operation, branch: &str) -> Result<Opti
 
 /// Returns the target that `branch` had before the operation that `log` has just given brought
 /// `new`. None if there was no such branch.
+///
+/// The operation on the branch before it says so, or the first copy of `repo` that comes before an
+/// operation on other things. A copy that garbage collection made of the present is none.
 async fn target_before(
     repository: &Repository,
     log: &mut Operations,
@@ -137,15 +148,33 @@ async fn target_before(
     new: ObjectId,
 ) -> Result<Option<ObjectId>> {
     let unknown = || {
-        let what = format!("where branch `{branch}` was before {new} is not known: the copy of that state is gone");
-        Error::new(
-            ErrorKind::NotFound,
-            format!("{what}; `icechunkfs branch REPO reset {branch} --to {new}~1` moves it"),
-        )
+        let what = format!("where branch `{branch}` was before {new} is not known: no copy of that state is left");
+        let next = "`icechunkfs log` lists its commits, and `icechunkfs branch REPO reset` moves it";
+        Error::new(ErrorKind::NotFound, format!("{what}; {next}"))
     };
-    // The copy that ends with the operation before is the state before this one.
-    let copy = log.next().await?.and_then(|entry| entry.backup_path).ok_or_else(unknown)?;
-    let storage = &**repository.storage();
-    let before = operations::read_copy(storage, &copy, &mut HashSet::new()).await?.ok_or_else(unknown)?;
-    before.branch(branch).transpose()
+    while let Some(entry) = log.next().await? {
+        match entry.operation {
+            Ok(Operation::NewCommit { branch: name, new } | Operation::CommitAmended { branch: name, new, .. })
+                if name == branch =>
+            {
+                return Ok(Some(new));
+            }
+            Ok(Operation::BranchDeleted { name, .. }) if name == branch => return Ok(None),
+            Ok(Operation::RepoMigrated { .. }) | Err(_) => return Err(unknown()),
+            _ => {}
+        }
+        let Some(copy) = entry.backup_path else {
+            // What it left is only known from a copy.
+            if matches!(&entry.operation, Ok(Operation::BranchCreated { name } | Operation::BranchReset { name, .. }) if name == branch)
+            {
+                return Err(unknown());
+            }
+            continue;
+        };
+        let storage = &**repository.storage();
+        let before = operations::read_copy(storage, &copy, &mut HashSet::new()).await?.ok_or_else(unknown)?;
+        let before = before.branch(branch).transpose()?;
+        return if before == Some(new) { Err(unknown()) } else { Ok(before) };
+    }
+    Err(unknown())
 }

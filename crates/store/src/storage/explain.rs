@@ -64,7 +64,7 @@ pub(super) fn from_store(what: impl Display, error: StoreError, sender: Sender) 
         Error::new(kind, format!("{what}: {advice}"))
     };
     if let Some((_, kind, advice)) =
-        KNOWN_ERRORS.iter().find(|(said, ..)| said.iter().any(|words| text.contains(words)))
+        KNOWN_ERRORS.iter().find(|(said, ..)| said.iter().any(|words| text.contains(words)) && !is_redirect(&text))
     {
         let is_refused = *kind == ErrorKind::PermissionDenied && sender == Sender::Anonymous;
         return known(*kind, if is_refused { REFUSED_ANONYMOUS } else { advice });
@@ -83,9 +83,8 @@ pub(super) fn from_store(what: impl Display, error: StoreError, sender: Sender) 
         StoreError::PermissionDenied { .. } => {
             return known(ErrorKind::PermissionDenied, "these credentials do not allow it");
         }
-        StoreError::Unauthenticated { .. } => {
-            return known(ErrorKind::PermissionDenied, "the store needs credentials, or other ones");
-        }
+        // The cause may be a sign-on that is to be made again.
+        StoreError::Unauthenticated { .. } => (ErrorKind::PermissionDenied, ": the store needs credentials"),
         StoreError::NotSupported { .. } | StoreError::NotImplemented { .. } => (ErrorKind::Unsupported, ""),
         StoreError::InvalidPath { .. } => (ErrorKind::InvalidInput, ""),
         error if is_not_supported(error) => {
@@ -98,6 +97,13 @@ pub(super) fn from_store(what: impl Display, error: StoreError, sender: Sender) 
         },
     };
     Error::with_source(kind, format!("{what}{advice}"), error)
+}
+
+/// Returns true for a redirect that was refused: its target may have any words in it.
+fn is_redirect(text: &str) -> bool {
+    text.to_lowercase().contains("redirect")
+        && !text.contains("PermanentRedirect")
+        && !text.contains("without LOCATION")
 }
 
 /// Advice where the store refuses a request that says nothing of its sender.

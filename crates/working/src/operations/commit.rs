@@ -83,6 +83,11 @@ impl Session {
     pub async fn commit(&self, options: CommitOptions) -> Result<Committed> {
         let _turn = self.take_turn().await;
         self.resolve_pending().await?;
+        let mut options = options;
+        if options.amend && options.message.is_empty() {
+            // As in git, whatever else is amended.
+            options.message = self.working.upper().base().tree.snapshot().message().to_owned();
+        }
         let message = options.message.clone();
         let progress = Ended(Arc::new(CommitProgress::with_ticket(options.ticket.clone())));
         *self.progress.lock() = Arc::clone(&progress.0);

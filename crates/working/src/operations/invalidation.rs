@@ -4,6 +4,8 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use tracing::warn;
+
 use super::Session;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::replace::node_ids;
@@ -17,6 +19,8 @@ use icechunkfs_format::format::transaction_log::{Move, TransactionLog};
 use icechunkfs_format::zarr::{Coords, is_in_grid};
 use icechunkfs_repo::commit::changes::ChangeSet;
 use icechunkfs_repo::commit::rebase::read_log;
+use icechunkfs_repo::compare::changes::changes_between;
+use icechunkfs_repo::reader::Reader;
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace};
@@ -135,22 +139,70 @@ pub(super) async fn base_invalidations(
         let log = read_log(&**repository.storage(), *id).await;
         // Without a transaction log, or room for all that it names, everything may have changed.
         if log.and_then(|log| add_logged(&log, sides, &mut memory, &mut invalidations)).is_err() {
-            add_all(old, &mut invalidations);
-            add_all(new, &mut invalidations);
+            // The commit is made: what cannot be compared is left to the names of its nodes.
+            if let Err(error) = add_compared(old.reader(), old, new, &mut memory, &mut invalidations).await {
+                warn!("comparing the snapshots of a move without its log: {error}");
+            }
             break;
         }
     }
     invalidations.into_iter().collect()
 }
 
-/// Returns what the kernel must forget when the base moves from `old` to `new` and it is not known
-/// what changed between: all of both.
-pub(super) fn all_invalidations(old: &Tree, new: &Tree) -> Vec<Invalidation> {
+/// Returns what the kernel must forget when the base moves from `old` to `new`, in whose history it
+/// is not: all nodes of both, and the chunks that differ. Fails if these cannot be found out, or
+/// memory does not suffice: then the base must not move.
+pub(super) async fn invalidations_between(reader: &Arc<Reader>, old: &Tree, new: &Tree) -> Result<Vec<Invalidation>> {
+    let mut memory = Meter::new("the changes of other writers");
     let mut invalidations = HashSet::new();
-    add_all(old, &mut invalidations);
-    add_all(new, &mut invalidations);
-    invalidations.into_iter().collect()
+    add_compared(reader, old, new, &mut memory, &mut invalidations).await?;
+    Ok(invalidations.into_iter().collect())
 }
+
+/// Adds all nodes of both trees, and the chunks that differ between them.
+async fn add_compared(
+    reader: &Arc<Reader>,
+    old: &Tree,
+    new: &Tree,
+    memory: &mut Meter,
+    invalidations: &mut HashSet<Invalidation>,
+) -> Result<()> {
+    add_all(old, invalidations);
+    add_all(new, invalidations);
+    let changes = changes_between(reader, old.snapshot(), new.snapshot()).await?;
+    for (tree, ids) in [(old, node_ids(old)), (new, node_ids(new))] {
+        for (node, chunks) in &changes.chunks {
+            let Some(index) = ids.get(node) else { continue };
+            for coords in chunks.keys() {
+                add_chunk(tree, *index, coords, memory, invalidations)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds a chunk of the array at `index`, and the directories on the way to it.
+fn add_chunk(
+    tree: &Tree,
+    index: NodeIndex,
+    coords: &Coords,
+    memory: &mut Meter,
+    invalidations: &mut HashSet<Invalidation>,
+) -> Result<()> {
+    let Some(array) = tree.table().array(index) else { return Ok(()) };
+    if coords.len() != array.grid.len() || !is_in_grid(coords, &array.grid) {
+        return Ok(());
+    }
+    for depth in 0..=coords.len() {
+        memory.count(PLACE)?;
+        let prefix = coords.get(..depth).unwrap_or_default();
+        add(tree, &TreePlace::Chunk(index, Coords::from_slice(prefix)), invalidations);
+    }
+    Ok(())
+}
+
+/// Memory of a place, in bytes: two entries of a set that is copied into a list.
+const PLACE: u64 = 6 * size_of::<Invalidation>() as u64;
 
 /// Adds what `log` names in either tree.
 fn add_logged(
@@ -159,8 +211,6 @@ fn add_logged(
     memory: &mut Meter,
     invalidations: &mut HashSet<Invalidation>,
 ) -> Result<()> {
-    // Two entries of a set that is copied into a list.
-    const PLACE: u64 = 6 * size_of::<Invalidation>() as u64;
     let moves = log.moves()?;
     let nodes = || log.changed_nodes().map(|(_, node)| node).chain(moves.iter().map(|moved| moved.node));
     for (tree, ids) in sides {
@@ -172,15 +222,7 @@ fn add_logged(
             let Some(index) = ids.get(&node) else { continue };
             let Some(array) = tree.table().array(*index) else { continue };
             for chunk in chunks.filter(|chunk| chunk.coords().len() == array.grid.len()) {
-                let coords: Coords = chunk.coords().collect();
-                if !is_in_grid(&coords, &array.grid) {
-                    continue;
-                }
-                for depth in 0..=coords.len() {
-                    memory.count(PLACE)?;
-                    let prefix = coords.get(..depth).unwrap_or_default();
-                    add(tree, &TreePlace::Chunk(*index, Coords::from_slice(prefix)), invalidations);
-                }
+                add_chunk(tree, *index, &chunk.coords().collect(), memory, invalidations)?;
             }
         }
     }

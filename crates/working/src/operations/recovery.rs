@@ -213,6 +213,8 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     match find_landed(repository, working, base).await {
         Ok(None) => {}
         Ok(Some(landed)) => return Ok(Some(warning(landed_message(landed)))),
+        // The branch was reset, and there are no changes that a landed commit could have.
+        Err(error) if error.kind() == ErrorKind::Stale && detected.changes.is_empty() => {}
         // To go on as if it had not landed could show changes again that were discarded since.
         Err(error) => {
             return Ok(Some(warning(format!(

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::Session;
 use super::commit::refuse_open;
-use super::invalidation::{all_invalidations, base_invalidations};
+use super::identity;
+use super::invalidation::{base_invalidations, invalidations_between};
 use super::paths::{is_known, lost_root_message};
 use super::rebase::{self, Rebased};
 use super::recovery::{find_landed, landed_message};
@@ -78,15 +79,14 @@ impl Session {
             let base = self.working.upper().base();
             let branch = self.working.upper().origin().branch.clone();
             let repository = self.repository().await?;
-            self.refuse_landed(&repository, &base).await?;
+            self.refuse_landed(&repository, &base, detected.changes.is_empty()).await?;
             let settlements = self.settlements(&detected);
             let compared = self.engine.check(base.tree.snapshot(), &branch, &detected.changes, &settlements).await;
             let compared = match compared {
                 // Without changes there is nothing that the commits of another history could
                 // conflict with: the mount follows the branch to wherever it was reset.
                 Err(error) if error.kind() == ErrorKind::Stale && detected.changes.is_empty() => {
-                    let tip = repository.branch_tip(&branch).await?.ok_or(error)?;
-                    Some(Comparison::elsewhere(Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?)))
+                    Some(self.elsewhere(&branch, error).await?)
                 }
                 compared => compared?,
             };
@@ -116,7 +116,7 @@ impl Session {
             stages.enter("showing the new snapshot");
             let tree = self.working.moves().tree_of(compared.tip, Arc::clone(&self.reader))?;
             let mut invalidations = match compared.commits.as_slice() {
-                [] => all_invalidations(&base.tree, &tree),
+                [] => invalidations_between(&self.reader, &base.tree, &tree).await?,
                 commits => base_invalidations(&repository, &base.tree, &tree, commits, &[]).await,
             };
             match rebase::rebase_uncommitted(
@@ -154,6 +154,23 @@ impl Session {
         })
     }
 
+    /// Returns the comparison of no changes with the tip of the branch, which was reset or amended.
+    /// Fails with `error` if there is no such branch any more.
+    async fn elsewhere(&self, branch: &str, error: Error) -> Result<Comparison> {
+        // As it is now: what was opened before may be older than the error.
+        let repository = self.repository().await?;
+        let origin = self.working.upper().origin();
+        identity::compare(
+            &repository,
+            &origin,
+            &identity::origin_of(&repository, branch).await?,
+            self.working.upper().scratch().path(),
+        )
+        .await?;
+        let tip = repository.branch_tip(branch).await?.ok_or(error)?;
+        Ok(Comparison::elsewhere(Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?)))
+    }
+
     /// Adds a warning to the report of an operation that has moved the tree, if the new journal
     /// could not be flushed. It is no failure: the mount and the next one show the new state, and
     /// after a power cut both journals have all of their bytes.
@@ -169,10 +186,13 @@ impl Session {
 
     /// Fails if a commit of this mount that seemed to fail is on the branch after all: it contains
     /// part of the changes, and only the next commit can separate them.
-    async fn refuse_landed(&self, repository: &Repository, base: &Base) -> Result<()> {
-        match find_landed(repository, &self.working, base.id()).await? {
-            None => Ok(()),
-            Some(landed) => Err(Error::new(ErrorKind::Stale, format!("{}, then refresh", landed_message(landed)))),
+    async fn refuse_landed(&self, repository: &Repository, base: &Base, is_clean: bool) -> Result<()> {
+        match find_landed(repository, &self.working, base.id()).await {
+            // The branch was reset, and there are no changes that a landed commit could have.
+            Err(error) if error.kind() == ErrorKind::Stale && is_clean => Ok(()),
+            Err(error) => Err(error),
+            Ok(None) => Ok(()),
+            Ok(Some(landed)) => Err(Error::new(ErrorKind::Stale, format!("{}, then refresh", landed_message(landed)))),
         }
     }
 }

@@ -116,7 +116,7 @@ impl Commit<'_> {
         let CommitOptions { message, metadata, amend, on_conflict, .. } = self.options.clone();
         Request {
             branch: upper.origin().branch.clone(),
-            message: if message.is_empty() && !amend { DEFAULT_MESSAGE.to_owned() } else { message },
+            message: if message.is_empty() { DEFAULT_MESSAGE.to_owned() } else { message },
             metadata,
             amend,
             settlements: self.session.settlements(detected).with_others(on_conflict.unwrap_or_default()),
@@ -143,6 +143,8 @@ impl Commit<'_> {
                 // A garbage collection may just have removed the uploaded objects. The files still
                 // exist: they are uploaded again.
                 (Err(error), Some(files)) if error.kind() == ErrorKind::Stale => {
+                    // Nothing of the failed attempt was published.
+                    self.progress.end_lost_publication();
                     *changes = files;
                     request.known_objects = session.uploader.use_uploads(changes).await?.1;
                 }
