@@ -33,6 +33,7 @@ use super::restore::RestoreArgs;
 use super::revert::RevertArgs;
 use super::rewrite_manifests::RewriteManifestsArgs;
 use super::run::RunArgs;
+use super::show::ShowArgs;
 use super::squash::SquashArgs;
 use super::stats::StatsArgs;
 use super::tag::TagArgs;
@@ -255,6 +256,10 @@ pub(crate) enum Command {
     /// List groups and arrays with shape, stored chunks and bytes.
     #[command(after_help = examples::LS)]
     Ls(LsArgs),
+    /// Describe one group or array: type, shape, chunks, codecs, attributes, stored bytes, and the
+    /// commit that changed it last.
+    #[command(after_help = examples::SHOW)]
+    Show(Box<ShowArgs>),
     /// Migrate an older repository to format version 2. Version 1 is migrated in place: the data
     /// stay where they are, and programs that support only version 1 can no longer open it. With
     /// --to, a new repository is created elsewhere.

@@ -164,6 +164,11 @@ pub(super) const IMPORT: &str = "\
 Example:
   icechunkfs import plain repo -m 'First data'";
 
+pub(super) const SHOW: &str = "\
+Examples:
+  icechunkfs show repo ocean/temperature
+  icechunkfs show s3://bucket/ocean --tag v1.0 --json";
+
 pub(super) const CAT: &str = "\
 Example:
   icechunkfs cat repo salinity/zarr.json";
@@ -179,7 +184,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
         ],
     ),
     ("See what happens", &["list", "top", "doctor"]),
-    ("Look at a repository", &["refs", "log", "ls", "cat", "stats", "verify"]),
+    ("Look at a repository", &["refs", "log", "ls", "show", "cat", "stats", "verify"]),
     ("Create and change", &["init", "branch", "tag", "merge", "undo", "config", "amend", "squash"]),
     ("Copy in and out", &["clone", "push", "pull", "import", "export"]),
     ("Maintain", &["expire", "gc"]),

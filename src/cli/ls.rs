@@ -86,7 +86,8 @@ pub(crate) fn run(arguments: &LsArgs) -> Result<()> {
     })
 }
 
-async fn node_at(tree: &Tree, path: &str) -> Result<NodeIndex> {
+/// Returns the group or array at `path`.
+pub(super) async fn node_at(tree: &Tree, path: &str) -> Result<NodeIndex> {
     let found = tree.resolve(path).await?;
     match tree.table().place(found.inode) {
         Some(TreePlace::Directory(node)) => Ok(node),
@@ -107,7 +108,8 @@ pub(super) fn nodes(tree: &Tree, start: NodeIndex, recursive: bool) -> Vec<NodeI
     }
 }
 
-async fn totals(tree: &Tree, node: NodeIndex) -> Result<Option<(u64, u64)>> {
+/// Returns the number and the bytes of the stored chunks of an array; none for a group.
+pub(super) async fn totals(tree: &Tree, node: NodeIndex) -> Result<Option<(u64, u64)>> {
     let Some(chunks) = tree.chunks(node) else { return Ok(None) };
     chunks.totals().await.map(Some).context(|| format!("/{}", tree.table().path(node)))
 }

@@ -58,6 +58,8 @@ mod rewrite_manifests;
 mod run;
 mod service_manager;
 mod shards;
+mod short_help;
+mod show;
 mod squash;
 mod stats;
 mod sync_args;
@@ -140,6 +142,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Ops(ops) => ops::run(&ops),
         Command::Log(log) => log::run(&log),
         Command::Ls(ls) => ls::run(&ls),
+        Command::Show(show) => show::run(&show),
         Command::Migrate(migrate) => migrate::run(&migrate),
         Command::Expire(expire) => expire::run(&expire),
         Command::Gc(gc) => gc::run(&gc),

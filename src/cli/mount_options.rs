@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser};
+use clap::{Arg, Args, CommandFactory, FromArgMatches};
 use serde_json::json;
 
 use super::args::{Arguments, Command};
 use super::repo_args::{RefArgs, RepoArgs};
+use super::short_help;
 use super::values::{self, choice};
 use super::view_args::ViewArgs;
 use super::virtual_args::VirtualArgs;
@@ -343,7 +344,9 @@ impl MountArgs {
 /// Parses a command line. The lists of `-o` are translated to flags, so that each option has one
 /// definition. They take precedence over flags, and both over the environment.
 pub(crate) fn parse(words: &[OsString]) -> Result<Arguments, clap::Error> {
-    let arguments = Arguments::try_parse_from(words)?;
+    let mut program = short_help::shortened(Arguments::command());
+    let arguments = Arguments::from_arg_matches(&program.try_get_matches_from_mut(words)?)
+        .map_err(|error| error.format(&mut program))?;
     let flags = match &arguments.command {
         Command::Mount(mount) if !mount.options.is_empty() => translate(&mount.options)?,
         _ => return Ok(arguments),

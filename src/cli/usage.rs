@@ -34,8 +34,8 @@ const FOREIGN: [(&[&str], &str); 16] = [
         "`icechunkfs discard MOUNTPOINT` drops changes; `icechunkfs branch REPO reset NAME --to REF` moves a branch",
     ),
     (
-        &["show", "describe", "inspect"],
-        "`icechunkfs ls REPO -l` lists arrays, `icechunkfs diff REPO REF~1 REF` shows a commit",
+        &["describe", "inspect", "info"],
+        "`icechunkfs show REPO PATH` describes a group or an array, `icechunkfs diff REPO REF~1 REF` shows a commit",
     ),
     (&["snapshots", "history", "snapshot"], "`icechunkfs log REPO` lists snapshots"),
     (&["prune", "forget", "vacuum"], "`icechunkfs expire` and `icechunkfs gc` remove what is not needed any more"),

@@ -2,36 +2,38 @@
 
 use clap::Args;
 
-use super::values::choice;
 use icechunkfs_base::error::Result;
-use icechunkfs_views::views::kind::ViewKind;
-use icechunkfs_views::views::options::{NetcdfOptions, RecordDimension, Sharding, ViewOptions, parse_shape};
+use icechunkfs_views::views::options::{RecordDimension, Sharding, ViewOptions, parse_shape};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ViewArgs {
     /// Form in which the snapshot is shown: zarr (version 3, as stored), zarr2 (version 2) or
-    /// netcdf (a NetCDF-4 file for each group). Views other than zarr are read-only.
-    #[arg(long, value_name = "VIEW", default_value = "zarr", hide_possible_values = true, value_parser = choice::<ViewKind>())]
-    view: ViewKind,
-    /// Show the inner chunks of shards as chunks. Read-only.
-    #[arg(long, conflicts_with = "shard")]
+    /// netcdf (a NetCDF-4 file for each group), with modifiers after commas. Of zarr and zarr2:
+    /// unshard (the inner chunks of shards as chunks). Of zarr: shard=64x64 (chunks in shards of so
+    /// many for each dimension), consolidated (fresh consolidated metadata in each group). Of
+    /// netcdf: record-dimension=NAME (the unlimited dimension; auto for time, if it is the first),
+    /// classic-types (64-bit integers as double, for programs that have no others), groups=nested
+    /// (one file, whose groups are those of the repository). All but zarr alone are read-only.
+    #[arg(long, value_name = "VIEW[,MODIFIER...]", default_value = "zarr")]
+    view: ViewOptions,
+    /// The same as the modifier unshard.
+    #[arg(long, hide = true, conflicts_with = "shard")]
     unshard: bool,
-    /// Show chunks in shards of this many chunks for each dimension, such as 64,64. Read-only.
-    #[arg(long, value_name = "SHAPE", value_parser = parse_shape)]
+    /// The same as the modifier shard.
+    #[arg(long, hide = true, value_name = "SHAPE", value_parser = parse_shape)]
     shard: Option<Box<[u64]>>,
-    /// Show fresh consolidated metadata in every group. Read-only.
-    #[arg(long)]
+    /// The same as the modifier consolidated.
+    #[arg(long, hide = true)]
     consolidated: bool,
-    /// Unlimited dimension of NetCDF files: auto (time, if it is the first one), none, or a name.
-    #[arg(long, value_name = "DIMENSION", default_value = "none")]
-    netcdf_record_dimension: RecordDimension,
-    /// Show 64-bit integers of NetCDF files as double, for programs that have no others.
-    #[arg(long)]
+    /// The same as the modifier record-dimension.
+    #[arg(long, hide = true, value_name = "DIMENSION")]
+    netcdf_record_dimension: Option<RecordDimension>,
+    /// The same as the modifier classic-types.
+    #[arg(long, hide = true)]
     netcdf_classic_types: bool,
-    /// NetCDF files: files (one for each group with arrays), or nested (one file, whose groups are
-    /// those of the repository).
-    #[arg(long, value_name = "LAYOUT", default_value = "files")]
-    netcdf_groups: GroupLayout,
+    /// The same as the modifier groups.
+    #[arg(long, hide = true, value_name = "LAYOUT", hide_possible_values = true)]
+    netcdf_groups: Option<GroupLayout>,
 }
 
 /// Groups of NetCDF files.
@@ -44,17 +46,20 @@ enum GroupLayout {
 impl ViewArgs {
     /// Returns the options, which fit one another.
     pub(super) fn options(&self) -> Result<ViewOptions> {
-        let shards = match (&self.shard, self.unshard) {
-            (Some(shape), _) => Sharding::Shard(shape.clone()),
-            (None, true) => Sharding::Unshard,
-            (None, false) => Sharding::AsStored,
-        };
-        let netcdf = NetcdfOptions {
-            record_dimension: self.netcdf_record_dimension.clone(),
-            classic_types: self.netcdf_classic_types,
-            nested_groups: self.netcdf_groups == GroupLayout::Nested,
-        };
-        let options = ViewOptions { kind: self.view, shards, consolidated: self.consolidated, netcdf };
+        let mut options = self.view.clone();
+        match (&self.shard, self.unshard) {
+            (Some(shape), _) => options.shards = Sharding::Shard(shape.clone()),
+            (None, true) => options.shards = Sharding::Unshard,
+            (None, false) => {}
+        }
+        options.consolidated |= self.consolidated;
+        options.netcdf.classic_types |= self.netcdf_classic_types;
+        if let Some(name) = &self.netcdf_record_dimension {
+            options.netcdf.record_dimension = name.clone();
+        }
+        if let Some(layout) = self.netcdf_groups {
+            options.netcdf.nested_groups = layout == GroupLayout::Nested;
+        }
         options.check()?;
         Ok(options)
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use self::properties::{FlagsArgs, MetadataArgs, StatusArgs};
-use super::{open, print, print_json};
+use super::{open, print, print_json, table};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::printable;
 use icechunkfs_base::times::system_clock;
@@ -151,14 +151,22 @@ async fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
         };
         return print_json(&settings.iter().map(as_json).collect::<Vec<_>>());
     }
+    let value = |setting: &Setting| setting.value.as_ref().map(|value| printable::line(&value.to_string()));
+    if arguments.all {
+        let mut rows = vec![["SETTING", "VALUE", "DEFAULT"].map(str::to_owned).to_vec()];
+        rows.extend(settings.iter().map(|setting| {
+            let default = setting.default.map(str::to_owned).unwrap_or_default();
+            vec![setting.key.clone(), value(setting).unwrap_or_else(|| "-".to_owned()), default]
+        }));
+        return print(
+            &table::lines(&rows, 0..0).into_iter().map(|line| line.trim_end().to_owned() + "\n").collect::<String>(),
+        );
+    }
     let mut text = String::new();
     for setting in &settings {
-        text += &match (&setting.value, setting.default) {
-            (Some(value), _) => format!("{} = {}\n", setting.key, printable::line(&value.to_string())),
-            (None, _) if !arguments.all => String::new(),
-            (None, Some(default)) => format!("{} is not set: {default}\n", setting.key),
-            (None, None) => format!("{} is not set\n", setting.key),
-        };
+        if let Some(value) = value(setting) {
+            text += &format!("{} = {value}\n", setting.key);
+        }
     }
     if text.is_empty() {
         text = "nothing is set: the defaults hold (get --all shows them)\n".to_owned();

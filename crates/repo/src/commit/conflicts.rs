@@ -28,6 +28,7 @@ use super::settlements::Settlements;
 use icechunkfs_base::error::Result;
 use icechunkfs_base::memory::{Meter, SharedReservation};
 use icechunkfs_base::printable;
+use icechunkfs_base::size;
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot::{Node, Snapshot};
 use icechunkfs_format::format::transaction_log::{NODE_BYTES, NodeChange, TransactionLog};
@@ -125,12 +126,20 @@ pub(crate) fn are_about_chunks(conflicts: &[Conflict]) -> bool {
     conflicts.iter().all(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate)
 }
 
+/// Chunks of a conflict that the text lists; of more it says where they begin and end.
+const LISTED: usize = 10;
+
 impl std::fmt::Display for Conflict {
     /// One line, whatever names and messages have in them.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {:?}: {}", printable::line(&self.path), self.kind, self.kind.describe())?;
-        if !self.coords.is_empty() {
-            write!(f, "; chunks {:?}", self.coords)?;
+        match (self.coords.iter().min(), self.coords.iter().max()) {
+            (Some(first), Some(last)) if self.coords.len() > LISTED => {
+                let count = size::counted(self.coords.len() as u64, "chunk");
+                write!(f, "; {count} from {first:?} to {last:?}")?;
+            }
+            (Some(_), _) => write!(f, "; chunks {:?}", self.coords)?,
+            (None, _) => {}
         }
         let members = self.members.iter().filter(|member| !member.is_empty());
         let members: Vec<_> = members.map(|member| printable::line(member)).collect();

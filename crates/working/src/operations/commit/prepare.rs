@@ -1,7 +1,9 @@
 //! Before a commit: what would be committed, and whether it may be.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::super::changes::Violation;
 use super::super::changes::guard::reject_unexplained_deletions;
 use super::super::committed::Committed;
 use super::super::{DetectedChanges, Session};
@@ -13,11 +15,15 @@ use crate::scratch::data::{FLUSH_FAILED, Files, WriterState};
 use crate::scratch::record::DataFileId;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::size;
 use icechunkfs_repo::commit::changes::ChunkChange;
 use icechunkfs_repo::commit::membership::ungrouped_by;
 use icechunkfs_repo::commit::progress::Stage;
 use icechunkfs_repo::commit::unchanged::drop_unchanged;
 use icechunkfs_repo::commit::warnings::{Warning, warnings_of};
+
+/// Paths with the same cause that a refusal names one by one.
+const NAMED: usize = 5;
 
 /// Changes that may be committed.
 pub(super) struct Prepared {
@@ -171,11 +177,30 @@ fn refuse_violations(detected: &DetectedChanges) -> Result<()> {
     if detected.violations.is_empty() {
         return Ok(());
     }
-    let violations: Vec<String> =
-        detected.violations.iter().map(|violation| format!("{}: {}", violation.path, violation.why)).collect();
+    let violations = by_cause(&detected.violations);
     let has_flush_failed = detected.violations.iter().any(|violation| violation.why == FLUSH_FAILED);
     let kind = if has_flush_failed { ErrorKind::Io } else { ErrorKind::InvalidInput };
     Err(Error::new(kind, format!("not committed; {}", listed(&violations))))
+}
+
+/// Describes violations, those of one cause together.
+fn by_cause(violations: &[Violation]) -> Vec<String> {
+    let mut causes: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for Violation { path, why } in violations {
+        let place = *places.entry(why).or_insert(causes.len());
+        match causes.get_mut(place) {
+            Some((_, paths)) => paths.push(path),
+            None => causes.push((why, vec![path])),
+        }
+    }
+    let described = causes.into_iter().map(|(why, paths)| match paths.as_slice() {
+        [path] => format!("{path}: {why}"),
+        paths if paths.len() <= NAMED => format!("{}: {why}", paths.join(", ")),
+        [first, .., last] => format!("{} from {first} to {last}: {why}", size::counted(paths.len() as u64, "path")),
+        [] => why.to_owned(),
+    });
+    described.collect()
 }
 
 /// Refuses a change set with warnings.
@@ -186,4 +211,19 @@ fn refuse_warnings(ungrouped: &[String], warnings: &[Warning]) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!("not committed, because warnings are refused (--strict); {}", listed(&all))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn violations_of_one_cause_are_told_together() {
+        let violation = |path: &str, why: &str| Violation { path: path.to_owned(), why: why.to_owned() };
+        let mut all = vec![violation("/a", "wrong"), violation("/b", "bad"), violation("/c", "wrong")];
+        assert_eq!(by_cause(&all), ["/a, /c: wrong", "/b: bad"]);
+        all.extend((0..5000).map(|n| violation(&format!("/d/{n}"), "bad")));
+        assert_eq!(by_cause(&all), ["/a, /c: wrong", "5,001 paths from /b to /d/4999: bad"]);
+        assert!(by_cause(&[]).is_empty());
+    }
 }

@@ -1,0 +1,99 @@
+//! The short help, `-h`: the options that most people need. `--help` has all.
+
+use clap::{Arg, Command};
+
+/// Options of `mount` in its short help.
+const OF_MOUNT: [&str; 26] = [
+    "location",
+    "mountpoint",
+    "branch",
+    "tag",
+    "snapshot",
+    "as_of",
+    "read_only",
+    "follow",
+    "view",
+    "root",
+    "subdir",
+    "create",
+    "from",
+    "scratch",
+    "discard",
+    "refuse_uncommitted",
+    "ephemeral",
+    "foreground",
+    "allow_other",
+    "options",
+    "region",
+    "endpoint_url",
+    "profile",
+    "anonymous",
+    "cache",
+    "offline",
+];
+/// Options for stores that few need, of all commands.
+const OF_STORES: [&str; 15] = [
+    "requester_pays",
+    "addressing",
+    "access_key_id",
+    "credentials",
+    "account",
+    "secrets",
+    "ca_bundle",
+    "timeout",
+    "min_rate",
+    "max_listed",
+    "max_requests",
+    "cache_size",
+    "upload_limit",
+    "unsafe_single_writer",
+    "error_format",
+];
+
+/// Returns `program` with short helps, which say how many options they leave out.
+pub(super) fn shortened(program: Command) -> Command {
+    let names: Vec<String> = program.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    names.into_iter().fold(program, |program, name| program.mut_subcommand(name, shortened_command))
+}
+
+fn shortened_command(command: Command) -> Command {
+    let is_mount = command.get_name() == "mount";
+    let is_rare = |arg: &Arg| {
+        let id = arg.get_id().as_str();
+        OF_STORES.contains(&id) || (is_mount && !OF_MOUNT.contains(&id) && !arg.is_global_set())
+    };
+    let left_out = command.get_arguments().filter(|arg| is_rare(arg) && !arg.is_hide_set()).count();
+    let command = command.mut_args(|arg| if is_rare(&arg) { arg.hide_short_help(true) } else { arg });
+    if left_out == 0 {
+        return command;
+    }
+    let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let short = format!("{help}\n\n--help explains these options, and {left_out} more.");
+    command.after_long_help(help).after_help(short.trim_start().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::args::Arguments;
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn short_help_fits_a_screen_and_names_options_that_there_are() {
+        let mut program = shortened(Arguments::command());
+        program.build();
+        let mount = program.find_subcommand_mut("mount").unwrap();
+        for id in OF_MOUNT {
+            assert!(mount.get_arguments().any(|arg| arg.get_id() == id), "{id}");
+        }
+        for id in OF_STORES {
+            assert!(mount.get_arguments().any(|arg| arg.get_id() == id), "{id}");
+        }
+        let short = mount.render_help().to_string();
+        let long = mount.render_long_help().to_string();
+        let options = |help: &str| help.lines().filter(|line| line.trim_start().starts_with('-')).count();
+        assert!(options(&short) < 32 && options(&long) > 60, "{short}");
+        assert!(short.contains("more.") && !long.contains("more.\n\n"), "{short}");
+    }
+}
