@@ -154,13 +154,13 @@ pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
     let waiting = pending::look(&mounts::scratch_location(repository), name, is_same);
     let in_use = waiting.iter().find_map(|work| {
         let changes = if work.has_work { ", with changes that are not committed" } else { "" };
-        Some(format!("It is in use on this machine ({}){changes}.", work.holder.as_ref()?))
+        Some(format!("The branch is in use on this machine ({}){changes}.", work.holder.as_ref()?))
     });
     // A mount may have its scratch directory elsewhere.
     let mounted = in_use.or_else(|| {
         let mount = uncommitted::mount_of_branch(&**storage, name).ok().flatten()?;
         let place = printable::bytes(mount.mountpoint.as_os_str().as_bytes());
-        Some(format!("It is mounted at {place}, perhaps with changes that are not committed."))
+        Some(format!("The branch is mounted at {place}, perhaps with changes that are not committed."))
     });
     let unmounted = waiting.iter().filter(|work| work.holder.is_none() && work.has_work);
     let stay = unmounted.map(|work| {

@@ -105,7 +105,7 @@ fn destructive_commands_name_a_mount_of_the_branch() {
     std::fs::write(mount.root().join("new/zarr.json"), writing::GROUP).unwrap();
     assert!(delete(&[]).failure().contains("with changes that are not committed"));
     let said = run_on(&repo, &["merge", "dev", "--delete-source"]).failure();
-    assert!(said.contains("branch `dev` cannot be deleted: It is in use on this machine"), "{said}");
+    assert!(said.contains("branch `dev` cannot be deleted: The branch is in use on this machine"), "{said}");
     mount.unmount();
     let said = delete(&[]).failure();
     assert!(said.contains("stay in") && !said.contains("in use"), "{said}");

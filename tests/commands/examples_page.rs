@@ -134,7 +134,7 @@ const CHAPTERS: &[(&str, &[&str])] = &[
             "icechunkfs push repo copy",
             "icechunkfs pull repo copy",
             "icechunkfs export repo plain v1.0",
-            "icechunkfs import plain repo -m 'From plain files'",
+            "icechunkfs import plain new -m 'From plain files'",
         ],
     ),
     (
@@ -250,7 +250,7 @@ impl Ids {
 fn invented(number: u64) -> String {
     const DIGITS: &[u8] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     let mut random = Random::new(number + 1);
-    (0..19).map(|_| DIGITS[random.below(32) as usize] as char).chain(['0']).collect()
+    (0..19).map(|_| DIGITS[random.below(32)] as char).chain(['0']).collect()
 }
 
 /// Replaces what differs from run to run.
@@ -259,7 +259,10 @@ fn same(text: &str, work: &Path) -> String {
     for (pattern, by) in [
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", "2026-11-27T09:00:00Z"),
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?( \+00:00)?", "2026-11-27 09:00:00 +00:00"),
+        (r"(?m)^([*o|]  \S{20}) \d{4}-\d\d-\d\d \d\d:\d\d", "$1 2026-11-27 09:00"),
+        (r"(/var/lib|/data/state)/icechunkfs/%2F\S*?%2Frepo", "/var/lib/icechunkfs/%2Fdata%2Frepo"),
         (r"process \d+|pid \d+", "process 4711"),
+        (r"\b\d{3} B\b", "999 B"),
         (r"\b[\d,.]+ bytes\b", "1234 bytes"),
         (r"\b[\d,.]+ [KM]iB\b", "1.2 KiB"),
     ] {

@@ -743,7 +743,7 @@ fn jobs_write_into_branches_of_their_own() {
         // Its scratch directory is not in the usual place.
         if place::is_local() {
             let why = repo.merge(&["job-42", "--delete-source"]).failure();
-            assert!(why.contains(&format!("It is mounted at {}", mount.root().display())), "{why}");
+            assert!(why.contains(&format!("The branch is mounted at {}", mount.root().display())), "{why}");
             assert!(!repo.keys("main").contains_key("a/c/2"));
         }
         drop(mount);

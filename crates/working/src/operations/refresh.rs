@@ -162,7 +162,7 @@ impl Session {
         let origin = self.working.upper().origin();
         identity::compare(
             &repository,
-            &origin,
+            origin,
             &identity::origin_of(&repository, branch).await?,
             self.working.upper().scratch().path(),
         )
