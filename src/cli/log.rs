@@ -190,10 +190,14 @@ impl Selection<'_> {
         let history = repository.ancestors(tip, usize::MAX).await?;
         let region = arguments.chunks.as_ref().map(|ranges| &ranges.0);
         let limit = arguments.count.unwrap_or(usize::MAX);
-        path_history::touches(repository, &history, &format!("/{path}"), region, limit, async |id, path| {
+        let absolute = format!("/{path}");
+        let found = path_history::touches(repository, &history, &absolute, region, limit, async |id, path| {
             take_one(repository.commit(id).await?, None, Some(path.to_owned())).map(drop)
-        })
-        .await
+        });
+        match found.await {
+            Err(error) => Err(open::or_ref(repository, path, error).await),
+            found => found,
+        }
     }
 
     /// Draws the commits.

@@ -13,6 +13,7 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::printable;
 use icechunkfs_base::shell;
 use icechunkfs_base::times::system_clock;
+use icechunkfs_format::format::envelope::SpecVersion;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::repo::migrate::in_place::{self, MigrationProgress, Summary, UnmigratedRef};
 use icechunkfs_repo::repo::migrate::{Contents, elsewhere};
@@ -48,6 +49,12 @@ pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
         return elsewhere(arguments, to);
     }
     if !arguments.dry_run {
+        // Nothing to ask about.
+        let repository = open::run(arguments.repo.open())?;
+        if repository.version() == SpecVersion::V2 {
+            let place = repository.storage().location();
+            return Err(Error::invalid(format!("{place} is of version 2 already")));
+        }
         arguments.confirm.confirm(&format!(
             "Programs that know version 1 only will not be able to open {} any more. This cannot be undone.",
             arguments.repo.location

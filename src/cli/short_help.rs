@@ -63,13 +63,21 @@ fn shortened_command(command: Command) -> Command {
         OF_STORES.contains(&id) || (is_mount && !OF_MOUNT.contains(&id) && !arg.is_global_set())
     };
     let left_out = command.get_arguments().filter(|arg| is_rare(arg) && !arg.is_hide_set()).count();
-    let command = command.mut_args(|arg| if is_rare(&arg) { arg.hide_short_help(true) } else { arg });
+    let command = command.mut_args(|arg| if is_rare(&arg) { arg.hide_short_help(true) } else { first_sentence(arg) });
     if left_out == 0 {
         return command;
     }
     let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let short = format!("{help}\n\n--help explains these options, and {left_out} more.");
     command.after_long_help(help).after_help(short.trim_start().to_owned())
+}
+
+/// Returns `arg` with the first sentence of its help in the short one.
+fn first_sentence(arg: Arg) -> Arg {
+    let Some(help) = arg.get_long_help().or(arg.get_help()).map(ToString::to_string) else { return arg };
+    let first = help.split_once(". ").map_or(help.as_str(), |(first, _)| first);
+    let first = first.split_once(", with modifiers").map_or(first, |(first, _)| first).to_owned();
+    arg.help(first).long_help(help)
 }
 
 #[cfg(test)]
@@ -93,7 +101,7 @@ mod tests {
         let short = mount.render_help().to_string();
         let long = mount.render_long_help().to_string();
         let options = |help: &str| help.lines().filter(|line| line.trim_start().starts_with('-')).count();
-        assert!(options(&short) < 32 && options(&long) > 60, "{short}");
+        assert!(options(&short) < 32 && options(&long) > 55 && short.lines().count() < 85, "{short}");
         assert!(short.contains("more.") && !long.contains("more.\n\n"), "{short}");
     }
 }

@@ -1,7 +1,7 @@
 //! `icechunkfs unmount`: removes a mount, even if its daemon has died.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -17,6 +17,7 @@ use icechunkfs_base::shell;
 use icechunkfs_base::size;
 use icechunkfs_base::trust;
 use icechunkfs_working::operations::status::Status;
+use icechunkfs_working::scratch::directory;
 
 /// Deadline for the daemon to count uncommitted changes: a second for a million files, and slow
 /// storage.
@@ -95,21 +96,21 @@ struct LeftBehind {
     /// Counts.
     what: String,
     scratch: String,
-    /// True if only this mount uses the scratch directory by itself.
-    is_ephemeral: bool,
+    /// True if other mounts use the scratch directory only if they are told to.
+    is_elsewhere: bool,
     /// True if the directory goes with the mount.
     is_job: bool,
 }
 
 impl fmt::Display for LeftBehind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LeftBehind { has_changes, what, scratch, is_ephemeral, is_job } = self;
+        let LeftBehind { has_changes, what, scratch, is_elsewhere, is_job } = self;
         if *is_job {
             return write!(f, "discarded with the mount of a job: {what}");
         }
         f.write_str(if *has_changes { "uncommitted changes: " } else { "not committed: " })?;
         write!(f, "{what}, in {scratch}; ")?;
-        match (is_ephemeral, has_changes) {
+        match (is_elsewhere, has_changes) {
             (true, _) => {
                 let quoted = shell::quote(scratch);
                 write!(f, "only a mount with `--scratch {quoted}` shows them again; otherwise remove the directory")
@@ -146,5 +147,7 @@ fn left_behind(mount: &OpenMount) -> Result<Option<LeftBehind>> {
     let info: Value = serde_json::from_slice(&info).unwrap_or_default();
     let [is_ephemeral, is_job] =
         ["/options/ephemeral", "/options/job"].map(|option| info.pointer(option) == Some(&Value::Bool(true)));
-    Ok(Some(LeftBehind { has_changes: !clean, what: what.join(", "), scratch, is_ephemeral, is_job }))
+    let by_default = directory::default_path(&status.repository, &status.branch).ok();
+    let is_elsewhere = is_ephemeral || by_default.is_none_or(|path| path != Path::new(&scratch));
+    Ok(Some(LeftBehind { has_changes: !clean, what: what.join(", "), scratch, is_elsewhere, is_job }))
 }

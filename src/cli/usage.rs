@@ -58,8 +58,8 @@ const FOREIGN: [(&[&str], &str); 16] = [
     ),
 ];
 
-/// Options that people type, and what to write here.
-const OPTIONS: [(&str, &str, &str); 8] = [
+/// Options that people type, and what to write here; of any command if that is empty.
+const OPTIONS: [(&str, &str, &str); 12] = [
     ("branch", "-d", "a branch is deleted by: icechunkfs branch REPO delete NAME"),
     ("branch", "-D", "a branch is deleted by: icechunkfs branch REPO delete NAME --yes"),
     ("branch", "-m", "there is no renaming: create the new name with --at OLD-NAME, then delete the old one"),
@@ -68,6 +68,10 @@ const OPTIONS: [(&str, &str, &str); 8] = [
     ("mount", "-t", "the type of the file system is not needed"),
     ("commit", "-a", "all changes of the mount are committed: -a is not needed"),
     ("commit", "-am", "all changes of the mount are committed: write -m MESSAGE"),
+    ("push", "--branch", "branches are named after DEST: icechunkfs push REPO DEST NAME"),
+    ("pull", "--branch", "branches are named after SRC: icechunkfs pull REPO SRC NAME"),
+    ("merge", "--ours", "write --on-conflict ours"),
+    ("", "--at", "write --branch NAME, --tag NAME or --snapshot ID"),
 ];
 
 /// Prints `error` for a command line of `words`, and returns the status to exit with. Help and the
@@ -95,6 +99,10 @@ fn command_of(words: &[OsString]) -> Option<String> {
 
 /// Replaces the parser's guess of what was meant by what is known.
 fn with_tip(mut error: Error, command: Option<&str>, words: &[OsString]) -> Error {
+    if let Some(tip) = missing(&error, command, words) {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![printable::line(&tip).into()]));
+        return error;
+    }
     let given =
         [ContextKind::InvalidArg, ContextKind::InvalidSubcommand].into_iter().find_map(|kind| match error.get(kind) {
             Some(ContextValue::String(text)) => Some(text.clone()),
@@ -106,9 +114,15 @@ fn with_tip(mut error: Error, command: Option<&str>, words: &[OsString]) -> Erro
         ErrorKind::UnknownArgument => command.and_then(|command| meant(command, &given, words)),
         _ => return error,
     };
-    // Guesses from the spelling of one letter mislead, as does `-- -x`.
-    if tip.is_some() || given.len() <= 2 {
-        for kind in [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::Suggested] {
+    // That an option is meant as a value is unlikely, and so is one that begins otherwise.
+    error.remove(ContextKind::Suggested);
+    let is_near = |guess: &ContextValue| match guess {
+        ContextValue::String(guess) => given.len() > 2 && guess.get(..3) == given.get(..3),
+        ContextValue::Strings(all) => all.iter().any(|guess| guess.get(..2) == given.get(..2)),
+        _ => false,
+    };
+    for kind in [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand] {
+        if tip.is_some() || !error.get(kind).is_some_and(is_near) {
             error.remove(kind);
         }
     }
@@ -116,6 +130,30 @@ fn with_tip(mut error: Error, command: Option<&str>, words: &[OsString]) -> Erro
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![printable::line(&tip).into()]));
     }
     error
+}
+
+/// Returns the tip for an argument that is missing.
+fn missing(error: &Error, command: Option<&str>, words: &[OsString]) -> Option<String> {
+    if error.kind() != ErrorKind::MissingRequiredArgument {
+        return None;
+    }
+    let Some(ContextValue::Strings(all)) = error.get(ContextKind::InvalidArg) else { return None };
+    let is_missing = |name: &str| all.iter().any(|arg| arg == name);
+    let range = words.iter().filter_map(|word| word.to_str()?.split_once(".."));
+    let mut range = range.filter(|(from, to)| !from.is_empty() && !to.is_empty() && !to.starts_with('/'));
+    match command {
+        Some("diff") if is_missing("<TO>") => {
+            let (from, to) = range.next()?;
+            Some(format!("two arguments: icechunkfs diff REPO {from} {to}"))
+        }
+        Some(name @ ("branch" | "tag")) if is_missing("<NAME>") => {
+            Some(format!("the repository is needed, too: icechunkfs {name} REPO create NAME"))
+        }
+        _ if is_missing("<REPO>") => {
+            Some("the repository comes first: a path, a URL, or `.` in a mount of it".to_owned())
+        }
+        _ => None,
+    }
 }
 
 fn foreign(given: &str) -> Option<String> {
@@ -132,12 +170,21 @@ fn forgotten_mount(given: &str, words: &[OsString]) -> Option<String> {
 
 /// Returns the tip for argument `given` of `command`.
 fn meant(command: &str, given: &str, words: &[OsString]) -> Option<String> {
-    if let Some((.., tip)) = OPTIONS.iter().find(|(of, option, _)| *of == command && given == *option) {
+    if let Some((.., tip)) =
+        OPTIONS.iter().find(|(of, option, _)| (of.is_empty() || *of == command) && given == *option)
+    {
         return Some((*tip).to_owned());
     }
     let has = |name: &str| words.iter().any(|word| word == name);
     let is_word = !given.starts_with('-');
     match command {
+        "branch" if is_word && ["move", "rename"].contains(&given) => {
+            Some("create the new name with --at OLD-NAME, then delete the old one".to_owned())
+        }
+        "tag" if is_word && ["move", "rename", "reset"].contains(&given) => {
+            Some("tags never change: create another one".to_owned())
+        }
+        "config" if is_word => Some(format!("to show it: icechunkfs config REPO get {given}")),
         "branch" | "tag" if is_word && has("reset") => Some(format!("the target follows --to: --to {given}")),
         "branch" | "tag" if is_word && has("create") => Some(format!("the target follows --at: --at {given}")),
         "branch" | "tag" if is_word => Some(format!("to create it: icechunkfs {command} REPO create {given}")),

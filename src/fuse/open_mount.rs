@@ -95,18 +95,31 @@ pub fn is_mountpoint(path: &Path) -> bool {
 fn not_mounted(path: &Path) -> String {
     let place = path.display();
     match recognize::at(path) {
-        Some(Kind::Repository) => {
-            let word = shell::quote(&path.to_string_lossy());
-            format!("nothing is mounted at {place}, which is a repository: icechunkfs mount {word} MOUNTPOINT")
-        }
+        Some(Kind::Repository) => match mount_of_repository(path) {
+            Some(mountpoint) => {
+                format!("{place} is a repository, which is mounted at {}: name that", mountpoint.display())
+            }
+            None => {
+                let word = shell::quote(&path.to_string_lossy());
+                format!("nothing is mounted at {place}, which is a repository: icechunkfs mount {word} MOUNTPOINT")
+            }
+        },
         _ => match mount_with(path) {
             Some(mountpoint) => {
                 let mountpoint = mountpoint.display();
-                format!("{place} is inside the mount at {mountpoint}: name {mountpoint} first, and then the path")
+                format!("{place} is inside the mount at {mountpoint}: name the mountpoint, {mountpoint}")
             }
             None => format!("nothing is mounted at {place}"),
         },
     }
+}
+
+/// Returns the mountpoint of a mount of this user of the repository at `path`.
+fn mount_of_repository(path: &Path) -> Option<PathBuf> {
+    let source = format!("{}@", path.canonicalize().ok()?.to_str()?);
+    let mounts = mount_table::read().ok()?.into_iter();
+    let mut own = mounts.filter(|mount| mount.is_icechunkfs() && mount.is_own() && mount.source.starts_with(&source));
+    own.next().map(|mount| mount.mountpoint)
 }
 
 /// Returns the mountpoint of the icechunkfs mount that has `path`; none if it is in no such mount,

@@ -178,6 +178,12 @@ fn busy(mountpoint: &Path) -> Error {
 
 /// Unmounts through `fusermount3`, for [`CLOSING`] if it is busy.
 fn with_helper(mountpoint: &Mountpoint, mount: &Mount, mode: UnmountMode) -> Result<()> {
+    // The helper says only that it does not know the mount.
+    if let Some(owner) = mount.owner.filter(|owner| *owner != rustix::process::geteuid().as_raw()) {
+        let place = mountpoint.path().display();
+        let message = format!("{place} is a mount of user {owner}: only that user and root can unmount it");
+        return Err(Error::new(ErrorKind::PermissionDenied, message));
+    }
     let begin = Instant::now();
     loop {
         match run_helper(mountpoint, mount, mode) {

@@ -133,6 +133,20 @@ fn explained(error: Error, repo: &str, path: &Path, shown: &str) -> Error {
     }
 }
 
+/// Returns `error` about a path that `word` names, with what to write if it is the name of a branch
+/// or a tag.
+pub async fn or_ref(repository: &Repository, word: &str, error: Error) -> Error {
+    let Ok(refs) = repository.refs().await else { return error };
+    let word = word.trim_matches('/');
+    let quoted = shell::quote(word);
+    let kind = match error.kind() {
+        ErrorKind::NotFound if refs.branches.contains_key(word) => "branch",
+        ErrorKind::NotFound if refs.tags.contains_key(word) => "tag",
+        _ => return error,
+    };
+    Error::new(ErrorKind::NotFound, format!("{error}; there is a {kind} of that name: --{kind} {quoted}"))
+}
+
 /// Memory limits of the user.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryLimits {

@@ -149,6 +149,13 @@ fn a_command_line_that_is_not_understood_is_answered_with_what_was_meant() {
         ("commit mnt message", "-m MESSAGE"),
         ("commit -a -m x", "not needed"),
         ("run repo ls", "-- ls"),
+        ("log", "`.` in a mount"),
+        ("diff repo main..v1", "icechunkfs diff REPO main v1"),
+        ("branch create trial", "icechunkfs branch REPO create NAME"),
+        ("ls repo --at v1", "--tag NAME"),
+        ("push a b --branch x", "after DEST"),
+        ("config repo compression.level", "config REPO get compression.level"),
+        ("tag repo move v1 --at main", "tags never change"),
     ] {
         let said = icechunkfs(line.split(' ')).failure();
         assert!(said.contains(words) && said.contains("Examples:"), "{line}: {said}");
@@ -163,6 +170,31 @@ fn a_command_line_that_is_not_understood_is_answered_with_what_was_meant() {
     }
     assert_eq!(icechunkfs(["--version"]).status.code(), Some(0));
     assert_eq!(icechunkfs(["chekout"]).status.code(), Some(2));
+}
+
+/// Another user's mount, a repository that is mounted, a ref in the place of a path.
+#[test]
+fn what_is_not_the_thing_that_was_meant_is_told() {
+    let (_directory, place, reference) = empty(SpecVersionBin::V2);
+    reference.commit(&[("zarr.json", GROUP.as_bytes())], "a group");
+    run_on(&place, &["tag", "create", "v1"]).success();
+    for (command, words) in [("log", "--branch 'main'"), ("ls", "--branch 'main'"), ("show", "--branch 'main'")] {
+        let said = run_on(&place, &[command, "main"]).failure();
+        assert!(said.contains(words), "{said}");
+        assert!(run_on(&place, &[command, "v1"]).failure().contains("--tag 'v1'"));
+    }
+    let mount = Mount::new(&place, &[]);
+    let said = run_on(&place, &["status"]).failure();
+    assert!(said.contains(&format!("mounted at {}", mount.path().display())), "{said}");
+    assert!(run_on(mount.path(), &["discard"]).text().contains("no changes"));
+    let said = run_on(&place, &["migrate"]).failure();
+    assert!(said.contains("version 2 already"), "{said}");
+    if common::is_root() {
+        let mut other = Command::new("setpriv");
+        other.args(["--reuid=65534", "--regid=65534", "--clear-groups", common::program()]);
+        let said = common::run(other.arg("unmount").arg(mount.path())).failure();
+        assert!(said.contains("user 0") || said.contains("Permission denied"), "{said}");
+    }
 }
 
 #[test]

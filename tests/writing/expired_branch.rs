@@ -20,7 +20,7 @@ fn expire_names_the_mounts_of_branches_that_it_will_delete() {
     // Commits of this second are not older than now.
     wait_until("the commits are old enough", || expire(&["--dry-run"]).all().contains("would delete branch `dev`"));
     let place = mount.root().display().to_string();
-    let mounted = "Branch `dev` will be deleted. It is";
+    let mounted = "Branch `dev` will be deleted. The branch is";
     let question = expire(&[]).failure();
     assert!(question.contains(mounted) && question.contains(&place), "{question}");
     assert!(!question.contains("Branch `unused`") && question.contains("would delete branch `unused`"), "{question}");

@@ -159,6 +159,12 @@ impl Repository {
     pub async fn check_changes_allowed(&self) -> Result<()> {
         self.check_writable()?;
         check_storage_writable(&*self.storage)?;
+        // In version 1, a ref has a directory of its own.
+        let is_closed = self.storage.local_files().is_some_and(|local| local.is_read_only());
+        if is_closed && matches!(self.generation, Generation::V2(_)) {
+            let place = self.storage.location();
+            return Err(Error::new(ErrorKind::PermissionDenied, format!("{place}: this user may not write to it")));
+        }
         if let Generation::V1(_) = self.generation {
             // It has rules for what is written. One that cannot be read is reported where it is
             // needed.

@@ -30,10 +30,12 @@ impl Session {
         self.resolve_pending().await?;
         let is_all = path.is_empty();
         let path = if is_all { "/".to_owned() } else { self.repository_path(path).await? };
+        let is_nothing;
         let invalidations = {
             let guard = self.working.upper().quiesce().await;
             self.wait_for_closes().await;
             let (frozen, detected) = self.detect_changes().await?;
+            is_nothing = detected.changes.is_empty() && detected.violations.is_empty();
             if !is_all {
                 if !is_known(&frozen, &self.working.upper().base().tree, &path).await? {
                     let path = printable::line(&path);
@@ -57,7 +59,10 @@ impl Session {
             invalidations
         };
         self.invalidate(invalidations).await?;
-        Ok(self.warn_if_unflushed(format!("discarded changes below {}", printable::line(&path))))
+        let path = printable::line(&path);
+        let report =
+            if is_nothing { format!("no changes below {path}") } else { format!("discarded changes below {path}") };
+        Ok(self.warn_if_unflushed(report))
     }
 
     /// Rebases the tree onto the tip of the branch; uncommitted changes stay.

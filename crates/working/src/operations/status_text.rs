@@ -140,6 +140,7 @@ impl Status {
             Some(hint) => {
                 let _ = writeln!(text, ". {hint}");
             }
+            None if self.branch_reset || self.branch_gone => text.push_str(". A commit would fail: see above\n"),
             None if self.violations.is_empty() => {
                 let _ =
                     writeln!(text, ". Commit with: icechunkfs commit {} -m MESSAGE", shell::quote(&self.mountpoint));
