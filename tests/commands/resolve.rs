@@ -80,5 +80,5 @@ fn what_cannot_be_settled_is_told() {
     let report = run_on(&root, &["resolve", "b", "--theirs", "--json"]).json();
     assert_eq!(report, json!({"settled": 1}));
     let told = run_on(&place, &["resolve", "a", "--ours"]).failure();
-    assert!(told.contains("nothing is mounted"), "{told}");
+    assert!(told.contains("which is mounted at"), "{told}");
 }
