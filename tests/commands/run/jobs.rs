@@ -215,9 +215,12 @@ fn a_key_of_the_terminal_ends_a_job_with_a_group_of_its_own() {
         return;
     }
     let started = place.path("started");
-    // A shell goes on if a program that it waits for ends as the key is pressed: it has a trap.
-    let script =
-        format!("exec timeout 60 sh -c 'trap \"exit 5\" INT; : > {}; while :; do sleep 0.02; done'", started.display());
+    // A shell goes on if a program that it waits for ends as the key is pressed: it has a trap. And
+    // timeout(1) leaves it behind if the key comes before it knows its number: it ends by itself.
+    let script = format!(
+        "exec timeout 60 sh -c 'trap \"exit 5\" INT; : > {}; n=0; while [ $n -lt 2000 ]; do sleep 0.02; n=$((n+1)); done'",
+        started.display()
+    );
     let began = std::time::Instant::now();
     let shown = place.path("shown");
     let mut terminal = in_terminal(&place.job(&script, &["-m", "key"]), &shown);
