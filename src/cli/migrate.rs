@@ -48,13 +48,8 @@ pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
     if let Some(to) = &arguments.to {
         return elsewhere(arguments, to);
     }
-    if !arguments.dry_run {
-        // Nothing to ask about.
-        let repository = open::run(arguments.repo.open())?;
-        if repository.version() == SpecVersion::V2 {
-            let place = repository.storage().location();
-            return Err(Error::invalid(format!("{place} is of version 2 already")));
-        }
+    // What was asked is true of a repository of version 2, whose migration may have to be finished.
+    if !arguments.dry_run && open::run(arguments.repo.open())?.version() != SpecVersion::V2 {
         arguments.confirm.confirm(&format!(
             "Programs that know version 1 only will not be able to open {} any more. This cannot be undone.",
             arguments.repo.location
@@ -101,7 +96,9 @@ fn check_stray(stray: &[ObjectId], repo: &str) -> Result<()> {
     Err(Error::new(
         ErrorKind::Contended,
         format!(
-            "migrated, but {} snapshots were stored meanwhile and are on no branch: if a program of version 1 reported one as committed, make a              branch of it (`icechunkfs branch {repo} create NAME --at {first}`) and merge it; the others are of attempts that failed, and              `icechunkfs gc` removes them: {}",
+            "migrated, but {} snapshots were stored meanwhile and are on no branch: if a program of version 1 \
+             reported one as committed, make a branch of it (`icechunkfs branch {repo} create NAME --at {first}`) \
+             and merge it; the others are of attempts that failed, and `icechunkfs gc` removes them: {}",
             stray.len(),
             all.join(", ")
         ),
