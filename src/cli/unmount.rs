@@ -1,7 +1,7 @@
 //! `icechunkfs unmount`: removes a mount, even if its daemon has died.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -16,8 +16,8 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::shell;
 use icechunkfs_base::size;
 use icechunkfs_base::trust;
+use icechunkfs_repo::commit::changes::counted;
 use icechunkfs_working::operations::status::Status;
-use icechunkfs_working::scratch::directory;
 
 /// Deadline for the daemon to count uncommitted changes: a second for a million files, and slow
 /// storage.
@@ -96,25 +96,28 @@ struct LeftBehind {
     /// Counts.
     what: String,
     scratch: String,
-    /// True if other mounts use the scratch directory only if they are told to.
-    is_elsewhere: bool,
+    /// True if only this mount uses the scratch directory by itself.
+    is_ephemeral: bool,
+    /// True if the user named the scratch directory, which other mounts then have to do, too.
+    is_named: bool,
     /// True if the directory goes with the mount.
     is_job: bool,
 }
 
 impl fmt::Display for LeftBehind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LeftBehind { has_changes, what, scratch, is_elsewhere, is_job } = self;
+        let LeftBehind { has_changes, what, scratch, is_ephemeral, is_named, is_job } = self;
         if *is_job {
             return write!(f, "discarded with the mount of a job: {what}");
         }
         f.write_str(if *has_changes { "uncommitted changes: " } else { "not committed: " })?;
         write!(f, "{what}, in {scratch}; ")?;
-        match (is_elsewhere, has_changes) {
+        let quoted = shell::quote(scratch);
+        match (is_ephemeral, has_changes) {
             (true, _) => {
-                let quoted = shell::quote(scratch);
                 write!(f, "only a mount with `--scratch {quoted}` shows them again; otherwise remove the directory")
             }
+            (false, true) if *is_named => write!(f, "the next mount resumes them; make it with `--scratch {quoted}`"),
             (false, true) => f.write_str("the next mount resumes them"),
             (false, false) => f.write_str("they stay for the next mount"),
         }
@@ -133,11 +136,7 @@ fn left_behind(mount: &OpenMount) -> Result<Option<LeftBehind>> {
     let untracked = (untracked > 0).then(|| size::counted(untracked, "untracked file"));
     let nodes = status.added.len() + status.changed.len() + status.deleted.len() + status.moved.len();
     let chunks = chunks_written + chunks_deleted;
-    let changes = (!clean).then(|| {
-        let [nodes, chunks] = [(nodes, "node"), (chunks, "chunk")];
-        let [nodes, chunks] = [nodes, chunks].map(|(count, noun)| size::counted(count as u64, noun));
-        format!("{nodes}, {chunks} ({})", size::text(bytes))
-    });
+    let changes = (!clean).then(|| format!("{} ({})", counted(nodes, chunks), size::text(bytes)));
     let what: Vec<String> = changes.into_iter().chain(untracked).collect();
     if what.is_empty() {
         return Ok(None);
@@ -145,9 +144,13 @@ fn left_behind(mount: &OpenMount) -> Result<Option<LeftBehind>> {
     // A daemon of another release may say other things about itself.
     let info = mount.read("info.json", deadline)?.unwrap_or_default();
     let info: Value = serde_json::from_slice(&info).unwrap_or_default();
-    let [is_ephemeral, is_job] =
-        ["/options/ephemeral", "/options/job"].map(|option| info.pointer(option) == Some(&Value::Bool(true)));
-    let by_default = directory::default_path(&status.repository, &status.branch).ok();
-    let is_elsewhere = is_ephemeral || by_default.is_none_or(|path| path != Path::new(&scratch));
-    Ok(Some(LeftBehind { has_changes: !clean, what: what.join(", "), scratch, is_elsewhere, is_job }))
+    let has = |option: &str| info.pointer(option) == Some(&Value::Bool(true));
+    Ok(Some(LeftBehind {
+        has_changes: !clean,
+        what: what.join(", "),
+        scratch,
+        is_ephemeral: has("/options/ephemeral"),
+        is_named: has("/options/named_scratch"),
+        is_job: has("/options/job"),
+    }))
 }

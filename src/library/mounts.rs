@@ -370,6 +370,7 @@ async fn open_branch(
     let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, engine_options);
     let writable = json!({
         "scratch": scratch.to_string_lossy(),
+        "named_scratch": matches!(options.scratch, Scratch::At(_)),
         "ephemeral": options.scratch == Scratch::Ephemeral,
         "job": options.scratch == Scratch::Job,
         "show_control": options.show_control,

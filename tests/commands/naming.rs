@@ -161,7 +161,7 @@ fn a_command_line_that_is_not_understood_is_answered_with_what_was_meant() {
         assert!(said.contains(words) && said.contains("Examples:"), "{line}: {said}");
         assert!(!said.contains("'-- -") && !said.contains("similar"), "{line}: {said}");
     }
-    // What other tools call it is accepted.
+    // Names that other tools use are accepted.
     for line in
         ["mount --ro none mnt", "log --no-sign-request none", "branch none create x --from main", "unmount -l none"]
     {
@@ -195,6 +195,28 @@ fn what_is_not_the_thing_that_was_meant_is_told() {
         let said = common::run(other.arg("unmount").arg(mount.path())).failure();
         assert!(said.contains("user 0") || said.contains("Permission denied"), "{said}");
     }
+}
+
+/// The directory of a repository may be reached by a link: changes are kept under its real path.
+#[test]
+fn an_unmount_says_which_mount_shows_the_changes_again() {
+    let (directory, place, reference) = empty(SpecVersionBin::V2);
+    reference.commit(&[("zarr.json", GROUP.as_bytes())], "a group");
+    let at = |name: &str| directory.path().join(name);
+    std::os::unix::fs::symlink(&place, at("link")).unwrap();
+    std::fs::create_dir(at("mnt")).unwrap();
+    let _mount = common::Unmounted(vec![at("mnt")]);
+    let scratch = at("scratch").display().to_string();
+    for (words, told) in [(&[][..], "the next mount resumes"), (&["--scratch", &scratch], "`--scratch")] {
+        let mut mount = Command::new(common::program());
+        mount.arg("mount").args([at("link"), at("mnt")]).args(words).env("XDG_STATE_HOME", at("state"));
+        common::run(&mut mount).success();
+        std::fs::create_dir(at("mnt/g")).unwrap();
+        std::fs::write(at("mnt/g/zarr.json"), GROUP).unwrap();
+        let said = icechunkfs(["unmount", at("mnt").to_str().unwrap()]).stderr;
+        assert!(said.contains(told) && said.contains("1 node, 0 chunks"), "{said}");
+    }
+    common::remove_default_scratch(directory.path());
 }
 
 #[test]

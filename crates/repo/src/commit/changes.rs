@@ -98,6 +98,11 @@ impl ChunkChange {
     }
 }
 
+/// Formats numbers of nodes and chunks, such as `1 node, 20 chunks`.
+pub fn counted(nodes: usize, chunks: usize) -> String {
+    format!("{}, {}", size::counted(nodes as u64, "node"), size::counted(chunks as u64, "chunk"))
+}
+
 impl ChangeSet {
     /// Returns true if nothing changed.
     pub fn is_empty(&self) -> bool {
@@ -120,9 +125,7 @@ impl ChangeSet {
 
     /// Counts the nodes and chunks that change, in words.
     pub fn counted(&self) -> String {
-        let [nodes, chunks] = [(self.node_count(), "node"), (self.chunk_count(), "chunk")]
-            .map(|(count, noun)| size::counted(count as u64, noun));
-        format!("{nodes}, {chunks}")
+        counted(self.node_count(), self.chunk_count())
     }
 
     /// Returns the changes of all chunks.

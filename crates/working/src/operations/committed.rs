@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use icechunkfs_base::size;
 use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_repo::commit::changes::counted;
 use icechunkfs_repo::commit::warnings::Warning;
 
 /// Result of a commit.
@@ -40,16 +40,15 @@ impl std::fmt::Display for Committed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.snapshot {
             Some(id) => {
-                let [nodes, chunks] = [(self.nodes, "node"), (self.chunks, "chunk")];
-                let [nodes, chunks] = [nodes, chunks].map(|(count, noun)| size::counted(count as u64, noun));
+                let counts = counted(self.nodes, self.chunks);
                 if self.detached {
                     write!(
                         f,
-                        "stored snapshot {id}, to which no branch leads: {nodes}, {chunks}; `icechunkfs branch create REPO \
+                        "stored snapshot {id}, to which no branch leads: {counts}; `icechunkfs branch create REPO \
                          NAME --at {id}` makes one"
                     )?;
                 } else {
-                    write!(f, "committed snapshot {id}: {nodes}, {chunks}")?;
+                    write!(f, "committed snapshot {id}: {counts}")?;
                 }
             }
             None => f.write_str("nothing to commit")?,
