@@ -7,6 +7,7 @@ use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 use tracing::debug;
 
+use super::connect::REDIRECTED_ELSEWHERE;
 use super::transport::NotSupportedByServer;
 use icechunkfs_base::error::{Error, ErrorKind};
 
@@ -59,12 +60,13 @@ pub(super) enum Sender {
 pub(super) fn from_store(what: impl Display, error: StoreError, sender: Sender) -> Error {
     let text: Vec<String> = error_chain(&error).map(ToString::to_string).collect();
     let text = text.join("\n");
+    // A redirect can name a place that is like a known error.
+    let own = text.split_once(REDIRECTED_ELSEWHERE).map_or(&*text, |(before, _)| before);
     let known = |kind, advice: &str| {
         debug!("{what}: {text}");
         Error::new(kind, format!("{what}: {advice}"))
     };
-    if let Some((_, kind, advice)) =
-        KNOWN_ERRORS.iter().find(|(said, ..)| said.iter().any(|words| text.contains(words)) && !is_redirect(&text))
+    if let Some((_, kind, advice)) = KNOWN_ERRORS.iter().find(|(said, ..)| said.iter().any(|words| own.contains(words)))
     {
         let is_refused = *kind == ErrorKind::PermissionDenied && sender == Sender::Anonymous;
         return known(*kind, if is_refused { REFUSED_ANONYMOUS } else { advice });
@@ -97,13 +99,6 @@ pub(super) fn from_store(what: impl Display, error: StoreError, sender: Sender) 
         },
     };
     Error::with_source(kind, format!("{what}{advice}"), error)
-}
-
-/// Returns true for a redirect that was refused: its target may have any words in it.
-fn is_redirect(text: &str) -> bool {
-    text.to_lowercase().contains("redirect")
-        && !text.contains("PermanentRedirect")
-        && !text.contains("without LOCATION")
 }
 
 /// Advice where the store refuses a request that says nothing of its sender.

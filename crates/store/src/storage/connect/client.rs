@@ -20,6 +20,9 @@ use super::{CONNECT, IDLE, USER_AGENT};
 
 const MAX_REDIRECTS: usize = 5;
 
+/// Beginning of the error for a redirect that is not followed. What comes after it is the server's.
+pub(in crate::storage) const REDIRECTED_ELSEWHERE: &str = "the server redirects to another origin";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Redirects {
     /// Redirects within the origin of the request.
@@ -80,9 +83,8 @@ fn within_origin(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     if first.origin() != attempt.url().origin() {
         let origin = attempt.url().origin().ascii_serialization();
         let origin = if origin == "null" { "which is not a web server" } else { &origin };
-        return attempt.error(format!(
-            "the server redirects to another origin, {origin}: if the data is there, name that place in the URL"
-        ));
+        return attempt
+            .error(format!("{REDIRECTED_ELSEWHERE}, {origin}: if the data is there, name that place in the URL"));
     }
     if attempt.previous().len() > MAX_REDIRECTS {
         return attempt.error(format!("the server redirects more than {MAX_REDIRECTS} times"));

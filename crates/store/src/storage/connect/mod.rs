@@ -15,6 +15,7 @@ mod source;
 mod web;
 
 pub(super) use self::azure::account_of_environment;
+pub(super) use self::client::REDIRECTED_ELSEWHERE;
 pub(super) use self::source::credential_source;
 
 use std::sync::Arc;
