@@ -194,10 +194,7 @@ impl Selection<'_> {
         let found = path_history::touches(repository, &history, &absolute, region, limit, async |id, path| {
             take_one(repository.commit(id).await?, None, Some(path.to_owned())).map(drop)
         });
-        match found.await {
-            Err(error) => Err(open::or_ref(repository, path, error).await),
-            found => found,
-        }
+        open::or_ref(repository, path, found.await).await
     }
 
     /// Draws the commits.

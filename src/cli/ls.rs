@@ -70,10 +70,8 @@ pub(crate) fn run(arguments: &LsArgs) -> Result<()> {
     open::run(async {
         let repository = arguments.repo.open().await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
-        let start = match node_at(&tree, &arguments.path).await {
-            Err(error) => return Err(open::or_ref(&repository, &arguments.path, error).await),
-            found => found?,
-        };
+        let found = node_at(&tree, &arguments.path).await;
+        let start = open::or_ref(&repository, &arguments.path, found).await?;
         let mut listed: Vec<Listed> = Vec::new();
         for node in nodes(&tree, start, arguments.recursive) {
             listed.push((node, totals(&tree, node).await?));

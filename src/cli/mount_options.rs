@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Arg, Args, CommandFactory, FromArgMatches};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser};
 use serde_json::json;
 
 use super::args::{Arguments, Command};
@@ -344,9 +344,14 @@ impl MountArgs {
 /// Parses a command line. The lists of `-o` are translated to flags, so that each option has one
 /// definition. They take precedence over flags, and both over the environment.
 pub(crate) fn parse(words: &[OsString]) -> Result<Arguments, clap::Error> {
-    let mut program = short_help::shortened(Arguments::command());
-    let arguments = Arguments::from_arg_matches(&program.try_get_matches_from_mut(words)?)
-        .map_err(|error| error.format(&mut program))?;
+    let arguments = match Arguments::try_parse_from(words) {
+        // Only help needs its texts.
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => {
+            short_help::shortened(Arguments::command()).try_get_matches_from(words)?;
+            return Err(error);
+        }
+        parsed => parsed?,
+    };
     let flags = match &arguments.command {
         Command::Mount(mount) if !mount.options.is_empty() => translate(&mount.options)?,
         _ => return Ok(arguments),

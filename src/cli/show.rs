@@ -61,10 +61,8 @@ pub(crate) fn run(arguments: &ShowArgs) -> Result<()> {
     open::run(async {
         let repository = arguments.repo.open().await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
-        let node = match ls::node_at(&tree, &arguments.path).await {
-            Err(error) => return Err(open::or_ref(&repository, &arguments.path, error).await),
-            found => found?,
-        };
+        let found = ls::node_at(&tree, &arguments.path).await;
+        let node = open::or_ref(&repository, &arguments.path, found).await?;
         let path = format!("/{}", tree.table().path(node));
         let mut meter = Meter::new("the document of a node");
         let document = match tree.zarr_json(node) {

@@ -401,11 +401,9 @@ fn mount_error(mountpoint: &Path, error: io::Error) -> Error {
             Error::with_source(ErrorKind::NotFound, format!("{reason}: {}", uncapitalized(&remedy)), error)
         }
         // The helper's words end with a line's end.
-        _ => match words.trim_end() {
-            trimmed if trimmed.len() < words.len() => {
-                Error::io(format!("mounting at {place}"), io::Error::new(error.kind(), trimmed.to_owned()))
-            }
-            _ => Error::io(format!("mounting at {place}"), error),
-        },
+        kind if words.ends_with('\n') => {
+            Error::io(format!("mounting at {place}"), io::Error::new(kind, words.trim_end().to_owned()))
+        }
+        _ => Error::io(format!("mounting at {place}"), error),
     }
 }

@@ -33,7 +33,7 @@ use icechunkfs_base::shell;
 use icechunkfs_base::trust;
 use icechunkfs_base::trust::mounts::mount_id;
 use icechunkfs_store::recognize::{self, Kind};
-use icechunkfs_tree::mount_facts::MountInfo;
+use icechunkfs_tree::mount_facts::{MountInfo, split_source};
 use icechunkfs_views::control_directory;
 
 /// Longest time for replies that a daemon has in memory.
@@ -104,9 +104,9 @@ fn not_mounted(path: &Path) -> String {
                 format!("nothing is mounted at {place}, which is a repository: icechunkfs mount {word} MOUNTPOINT")
             }
         },
-        _ => match mount_with(path) {
-            Some(mountpoint) => {
-                let mountpoint = mountpoint.display();
+        _ => match OpenMount::containing(path) {
+            Some(mount) => {
+                let mountpoint = mount.mount.mountpoint.display();
                 format!("{place} is inside the mount at {mountpoint}: name the mountpoint, {mountpoint}")
             }
             None => format!("nothing is mounted at {place}"),
@@ -116,18 +116,11 @@ fn not_mounted(path: &Path) -> String {
 
 /// Returns the mountpoint of a mount of this user of the repository at `path`.
 fn mount_of_repository(path: &Path) -> Option<PathBuf> {
-    let source = format!("{}@", path.canonicalize().ok()?.to_str()?);
-    let mounts = mount_table::read().ok()?.into_iter();
-    let mut own = mounts.filter(|mount| mount.is_icechunkfs() && mount.is_own() && mount.source.starts_with(&source));
-    own.next().map(|mount| mount.mountpoint)
-}
-
-/// Returns the mountpoint of the icechunkfs mount that has `path`; none if it is in no such mount,
-/// or not there. Asks no daemon but for the path.
-fn mount_with(path: &Path) -> Option<PathBuf> {
-    let here = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mount = mount_table::find_id(mount_id(&here).ok()?).ok()??;
-    (mount.is_icechunkfs() && mount.is_own()).then_some(mount.mountpoint)
+    let path = path.canonicalize().ok()?;
+    let is_of =
+        |mount: &Mount| split_source(&mount.source).is_some_and(|(repository, _)| Path::new(repository) == path);
+    let mounts = mount_table::own_mounts().ok()?.into_iter();
+    mounts.filter(Mount::is_own).find(is_of).map(|mount| mount.mountpoint)
 }
 
 impl OpenMount {
@@ -162,12 +155,19 @@ impl OpenMount {
         Self::around(&mountpoint::current_directory()?)
     }
 
+    /// Opens the mount that has the existing `path`; none if that is in no icechunkfs mount of this
+    /// user or of root.
+    pub fn containing(path: &Path) -> Option<Self> {
+        let here = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        Self::around(&here).ok().filter(|mount| mount.mount.is_own())
+    }
+
     /// Opens the mount that `here` is in. The number of the mount in the descriptor finds it,
     /// whatever the paths of both mean by then. Asks no file system: the mount may hang.
     ///
     /// Errors: [`ErrorKind::NotFound`] if that is no icechunkfs mount, or if another mount covers
     /// it.
-    pub fn around(here: &OwnedFd) -> Result<Self> {
+    fn around(here: &OwnedFd) -> Result<Self> {
         let place = mountpoint::path_of(here)?;
         let place = place.display();
         let id = mount_id(here).map_err(|errno| Error::io(&place, errno.into()))?;

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
 use tokio::runtime::Runtime;
 
 use crate::fuse::open_mount::OpenMount;
@@ -112,10 +111,7 @@ fn mounted_repository(path: &Path) -> Result<Option<String>> {
 /// Returns what the mount of this user that has the existing `path` says of itself. The daemon of
 /// another user could name any repository.
 fn info_of_mount(path: &Path) -> Option<MountInfo> {
-    let here = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mount = OpenMount::around(&here).ok()?;
-    mount.require_own().ok()?;
-    mount.info().ok()
+    OpenMount::containing(path)?.info().ok()
 }
 
 /// Returns `error` with what is at `path`, if that is known, or what the user may have meant.
@@ -133,18 +129,22 @@ fn explained(error: Error, repo: &str, path: &Path, shown: &str) -> Error {
     }
 }
 
-/// Returns `error` about a path that `word` names, with what to write if it is the name of a branch
-/// or a tag.
-pub async fn or_ref(repository: &Repository, word: &str, error: Error) -> Error {
-    let Ok(refs) = repository.refs().await else { return error };
-    let word = word.trim_matches('/');
-    let quoted = shell::quote(word);
-    let kind = match error.kind() {
-        ErrorKind::NotFound if refs.branches.contains_key(word) => "branch",
-        ErrorKind::NotFound if refs.tags.contains_key(word) => "tag",
-        _ => return error,
+/// Returns what was `found` at the path that `word` names. If that is nothing, and a branch or a
+/// tag has this name, the error says what to write.
+pub async fn or_ref<T>(repository: &Repository, word: &str, found: Result<T>) -> Result<T> {
+    let error = match found {
+        Err(error) if error.kind() == ErrorKind::NotFound => error,
+        found => return found,
     };
-    Error::new(ErrorKind::NotFound, format!("{error}; there is a {kind} of that name: --{kind} {quoted}"))
+    let Ok(refs) = repository.refs().await else { return Err(error) };
+    let word = word.trim_matches('/');
+    let kind = match word {
+        word if refs.branches.contains_key(word) => "branch",
+        word if refs.tags.contains_key(word) => "tag",
+        _ => return Err(error),
+    };
+    let name = shell::quote(word);
+    Err(Error::new(ErrorKind::NotFound, format!("{error}; there is a {kind} of that name: --{kind} {name}")))
 }
 
 /// Memory limits of the user.

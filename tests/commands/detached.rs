@@ -25,7 +25,7 @@ fn a_detached_snapshot_moves_no_branch_and_a_branch_can_be_made_of_it() {
         assert_eq!((Reference::open(&place).history(), Reference::open(&place).keys()), before);
         let status = run_on(mount.path(), &["status", "--json"]).json();
         assert_eq!((&status["clean"], &status["chunks_written"]), (&false.into(), &1.into()));
-        // What is written afterwards does not change the snapshot.
+        // Later writes do not change the snapshot.
         let file = std::fs::OpenOptions::new().write(true).open(mount.path().join("a/c/1")).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &[9; 70_000], 0).unwrap();
         drop(file);

@@ -70,7 +70,7 @@ fn a_commit_of_the_reference_or_of_a_mount_is_taken_back() {
     let refused = run_on(&place, &["undo"]).failure();
     assert!(refused.contains("\"three\"") && refused.contains("not committed"), "{refused}");
     mount.unmount();
-    // What a push of several commits brought is one operation.
+    // A push of several commits is one operation.
     let copy = place.with_file_name("copy");
     let words = [place.to_str().unwrap(), copy.to_str().unwrap()];
     run_on(&place, &["clone", words[1]]).success();

@@ -11,13 +11,13 @@ use serde::{Serialize, Serializer};
 use tracing::warn;
 
 use super::DiffArgs;
-use super::text::spelled;
 use crate::cli::open::MemoryLimits;
 use crate::cli::output::{Lines, print_json};
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::transaction_log::{Move, NodeChange};
 use icechunkfs_format::zarr::Coords;
+use icechunkfs_repo::compare::chunks::spelled;
 use icechunkfs_repo::compare::logs;
 use icechunkfs_repo::repo::Repository;
 

@@ -15,7 +15,7 @@ use icechunkfs_base::memory::Meter;
 use icechunkfs_base::printable;
 use icechunkfs_format::format::json;
 use icechunkfs_format::format::snapshot::Node;
-use icechunkfs_format::zarr::Coords;
+use icechunkfs_repo::compare::chunks::spelled;
 use icechunkfs_repo::compare::{ChunkCounts, Count, NodeDifference, members};
 
 /// Name of a side without the document.
@@ -113,12 +113,6 @@ fn chunks(counts: &ChunkCounts) -> String {
         parts.push(format!("{} removed ({})", removed.chunks, HumanBytes(removed.bytes)));
     }
     parts.join(", ")
-}
-
-/// Formats a chunk's coordinates as its key has them.
-pub(super) fn spelled(coords: &Coords) -> String {
-    let all: Vec<String> = coords.iter().map(u32::to_string).collect();
-    if all.is_empty() { "the only chunk".to_owned() } else { all.join("/") }
 }
 
 /// Formats the summary, in a line or two.

@@ -40,12 +40,9 @@ impl Engine {
             return Ok(None);
         };
         self.renew_ids(&mut work, &repository).await?;
+        // Files that are not linked get no new times, and none is flushed.
         let renewed = RenewedTimes::default();
-        let stored = self.store_chunks(&mut work, &repository, self.options.sizes(&config), &renewed).await;
-        if let Some(host) = &request.host {
-            renewed.take_unflushed().iter().for_each(|name| host.on_flush_failure(name));
-        }
-        stored?;
+        self.store_chunks(&mut work, &repository, self.options.sizes(&config), &renewed).await?;
         if work.changes.is_empty() {
             return Ok(None);
         }

@@ -249,6 +249,12 @@ fn same_on_both_sides(before: &ChunkList<'_>, after: &ChunkList<'_>) -> HashSet<
     common().filter(shown_alike).filter(alone).map(|manifest| manifest.id).collect()
 }
 
+/// Formats a chunk's coordinates as its key has them.
+pub fn spelled(coords: &[u32]) -> String {
+    let all: Vec<String> = coords.iter().map(u32::to_string).collect();
+    if all.is_empty() { "the only chunk".to_owned() } else { all.join("/") }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -13,6 +13,7 @@ use super::refs::{RefSpec, Refs};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::times::Clock;
 use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_format::format::operations_log::DisplayedEntry;
 use icechunkfs_format::format::repo_state::Operation;
 
 /// Operation on a branch that can be taken back, with where the branch is and was.
@@ -152,8 +153,9 @@ async fn target_before(
         let next = "`icechunkfs log` lists its commits, and `icechunkfs branch REPO reset` moves it";
         Error::new(ErrorKind::NotFound, format!("{what}; {next}"))
     };
-    while let Some(entry) = log.next().await? {
-        match entry.operation {
+    while let Some(DisplayedEntry { operation, backup_path, .. }) = log.next().await? {
+        // The names of a creation and a reset tell no target.
+        let is_target_unnamed = match operation {
             Ok(Operation::NewCommit { branch: name, new } | Operation::CommitAmended { branch: name, new, .. })
                 if name == branch =>
             {
@@ -161,20 +163,18 @@ async fn target_before(
             }
             Ok(Operation::BranchDeleted { name, .. }) if name == branch => return Ok(None),
             Ok(Operation::RepoMigrated { .. }) | Err(_) => return Err(unknown()),
-            _ => {}
-        }
-        let Some(copy) = entry.backup_path else {
-            // What it left is only known from a copy.
-            if matches!(&entry.operation, Ok(Operation::BranchCreated { name } | Operation::BranchReset { name, .. }) if name == branch)
-            {
-                return Err(unknown());
-            }
-            continue;
+            Ok(Operation::BranchCreated { name } | Operation::BranchReset { name, .. }) => name == branch,
+            Ok(_) => false,
         };
-        let storage = &**repository.storage();
-        let before = operations::read_copy(storage, &copy, &mut HashSet::new()).await?.ok_or_else(unknown)?;
-        let before = before.branch(branch).transpose()?;
-        return if before == Some(new) { Err(unknown()) } else { Ok(before) };
+        if let Some(copy) = backup_path {
+            let storage = &**repository.storage();
+            let before = operations::read_copy(storage, &copy, &mut HashSet::new()).await?.ok_or_else(unknown)?;
+            let before = before.branch(branch).transpose()?;
+            return if before == Some(new) { Err(unknown()) } else { Ok(before) };
+        }
+        if is_target_unnamed {
+            return Err(unknown());
+        }
     }
     Err(unknown())
 }

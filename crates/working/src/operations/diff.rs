@@ -15,6 +15,7 @@ use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::json;
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_repo::commit::changes::ChunkChange;
+use icechunkfs_repo::compare::chunks::spelled;
 use icechunkfs_repo::compare::members;
 
 /// Chunks of one array that the text names; all are counted.
@@ -152,19 +153,13 @@ impl NodeDiff {
         if all.is_empty() {
             return String::new();
         }
-        let keys = self.written.iter().chain(&self.deleted).map(|coords| key(coords));
+        let keys = self.written.iter().chain(&self.deleted).map(|coords| spelled(coords));
         let mut keys: Vec<String> = keys.take(NAMED).collect();
         if self.written.len() + self.deleted.len() > NAMED {
             keys.push("...".to_owned());
         }
         format!("{}: {}", all.join(", "), keys.join(" "))
     }
-}
-
-/// Formats the coordinates of a chunk.
-fn key(coords: &[u32]) -> String {
-    let all: Vec<String> = coords.iter().map(u32::to_string).collect();
-    if all.is_empty() { "the only chunk".to_owned() } else { all.join("/") }
 }
 
 /// Returns what the document of a new node makes it.
