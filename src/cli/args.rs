@@ -1,7 +1,8 @@
 //! The parser of the command line. Scripts depend on its arguments: they are extended, never
 //! changed.
 
-use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use clap::builder::Resettable;
+use clap::{ArgAction, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use super::amend::AmendArgs;
 use super::branch::BranchArgs;
@@ -77,6 +78,27 @@ pub struct Arguments {
     pub(crate) command: Command,
 }
 
+impl Arguments {
+    /// Returns the parser with the arguments of all commands. Otherwise they are made for the command
+    /// that is parsed, and its description is then that of one of its arguments.
+    pub fn built() -> clap::Command {
+        Self::build(<Self as CommandFactory>::command())
+    }
+
+    /// Makes the arguments of all commands of `program`.
+    pub(super) fn build(mut program: clap::Command) -> clap::Command {
+        let describe = |command: &clap::Command| {
+            [command.get_about(), command.get_long_about()].map(|text| Resettable::from(text.cloned()))
+        };
+        let described: Vec<_> = program.get_subcommands().map(describe).collect();
+        program.build();
+        for (command, [about, long_about]) in program.get_subcommands_mut().zip(described) {
+            *command = std::mem::take(command).about(about).long_about(long_about);
+        }
+        program
+    }
+}
+
 /// Form of a failure on standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ErrorFormat {
@@ -84,7 +106,9 @@ pub(crate) enum ErrorFormat {
     Json,
 }
 
+// Each start would pay for the arguments of 40 commands.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub(crate) enum Command {
     /// Mount a branch, tag or snapshot of a repository as a directory.
     ///
@@ -322,6 +346,20 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use icechunkfs_repo::repo::refs::RefSpec;
+
+    #[test]
+    fn built_commands_have_their_own_descriptions() {
+        let described = |program: &clap::Command| -> Vec<(String, [Option<String>; 2])> {
+            let texts = |command: &clap::Command| {
+                [command.get_about(), command.get_long_about()].map(|text| text.map(ToString::to_string))
+            };
+            program.get_subcommands().map(|command| (command.get_name().to_owned(), texts(command))).collect()
+        };
+        let expected = described(&Arguments::command());
+        let built = described(&Arguments::built());
+        assert_eq!(built.get(..expected.len()), Some(&expected[..]));
+        assert!(expected.iter().any(|(name, [about, _])| name == "merge" && about.is_some()));
+    }
 
     #[test]
     fn refs_are_picked() {

@@ -21,8 +21,7 @@ pub(crate) struct GenerateArgs {
 
 /// Writes all files.
 pub(crate) fn run(GenerateArgs { directory }: &GenerateArgs) -> Result<()> {
-    let mut program = Arguments::command().disable_help_subcommand(true);
-    program.build();
+    let program = Arguments::build(Arguments::command().disable_help_subcommand(true));
     write_pages(&program, &directory.join("man/man1"))?;
     write(&directory.join("man/man8/mount.icechunkfs.8"), &mount_helper_page(&program)?)?;
     for (shell, place) in [

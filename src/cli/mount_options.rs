@@ -347,7 +347,7 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Arguments, clap::Error> {
     let arguments = match Arguments::try_parse_from(words) {
         // Only help needs its texts.
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
-            short_help::shortened(Arguments::command()).try_get_matches_from(words)?;
+            short_help::shortened(Arguments::built()).try_get_matches_from(words)?;
             return Err(error);
         }
         parsed => parsed?,
@@ -365,7 +365,7 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Arguments, clap::Error> {
 
 /// Translates lists of mount options to flags of `icechunkfs mount`.
 fn translate(lists: &[String]) -> Result<Vec<String>, clap::Error> {
-    let program = Arguments::command();
+    let program = Arguments::built();
     let known: Vec<&Arg> =
         program.find_subcommand("mount").into_iter().chain([&program]).flat_map(|c| c.get_arguments()).collect();
     let words: Vec<String> = lists.iter().flat_map(|list| split(list)).collect();

@@ -50,7 +50,7 @@ const OF_STORES: [&str; 15] = [
     "error_format",
 ];
 
-/// Returns `program` with short helps, which say how many options they leave out.
+/// Returns `program`, which is built, with short helps, which say how many options they leave out.
 pub(super) fn shortened(program: Command) -> Command {
     let names: Vec<String> = program.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     names.into_iter().fold(program, |program, name| program.mut_subcommand(name, shortened_command))
@@ -85,12 +85,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::super::args::Arguments;
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn short_help_fits_a_screen_and_names_options_that_there_are() {
-        let mut program = shortened(Arguments::command());
-        program.build();
+        let mut program = shortened(Arguments::built());
         let mount = program.find_subcommand_mut("mount").unwrap();
         for id in OF_MOUNT {
             assert!(mount.get_arguments().any(|arg| arg.get_id() == id), "{id}");

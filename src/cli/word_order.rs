@@ -17,8 +17,9 @@ pub(super) fn as_expected(mut words: Vec<OsString>) -> Vec<OsString> {
     let Some(at) = words.iter().skip(1).position(|word| !is_option(word)).map(|at| at + 1) else { return words };
     let known = COMMANDS.iter().find(|(name, _)| words.get(at).is_some_and(|word| word == name));
     let Some((name, default)) = known else { return words };
-    let program = Arguments::command();
-    let Some(command) = program.find_subcommand(name) else { return words };
+    let mut program = Arguments::command();
+    let Some(command) = program.find_subcommand_mut(name) else { return words };
+    command.build();
     let is_action = |word: &OsString| command.get_subcommands().any(|action| word == action.get_name());
     match (words.get(at + 1), words.get(at + 2)) {
         (Some(action), Some(repo)) if is_action(action) && !is_option(repo) && !is_action(repo) => {

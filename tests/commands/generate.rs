@@ -4,7 +4,6 @@
 use std::path::Path;
 use std::process::Command;
 
-use clap::CommandFactory;
 use icechunkfs::cli::args::Arguments;
 
 use crate::common::{icechunkfs, run};
@@ -24,8 +23,7 @@ fn read(directory: &Path, path: &str) -> String {
 fn every_command_has_a_manual_page_and_completions() {
     let directory = tempfile::tempdir().unwrap();
     icechunkfs(["generate".as_ref(), directory.path().as_os_str()]).success();
-    let mut program = Arguments::command();
-    program.build();
+    let program = Arguments::built();
     let mut expected = Vec::new();
     pages(&program, &mut expected);
     assert!(expected.len() > 30 && expected.contains(&"icechunkfs-branch-create.1".to_owned()), "{expected:?}");

@@ -4,7 +4,7 @@
 //!
 //! `ICECHUNKFS_WRITE_REFERENCE=1 cargo test --test commands reference_pages` writes the pages.
 
-use clap::{Arg, ArgAction, Command, CommandFactory, Parser};
+use clap::{Arg, ArgAction, Command, Parser};
 use icechunkfs::cli::args::Arguments;
 
 use crate::common::project;
@@ -13,9 +13,7 @@ use crate::common::project;
 const COMMON: [&str; 5] = ["help", "version", "memory", "verbose", "error_format"];
 
 fn program() -> Command {
-    let mut program = Arguments::command();
-    program.build();
-    program
+    Arguments::built()
 }
 
 /// Returns the text of a command or an option on one line, as a cell of a table takes it.
