@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::lab::{self, new_lab};
+use crate::common::lengths::is_full;
 use crate::common::random::Random;
 use crate::common::{self, Files, FixtureSet, icechunkfs, read_files, run_on};
 use icechunk::format::format_constants::SpecVersionBin;
@@ -90,13 +91,15 @@ async fn in_memory(files: &Files) -> Arc<dyn Storage> {
 #[tokio::test]
 async fn verify_reports_every_missing_or_truncated_object() {
     let set = FixtureSet::own();
+    let others = if is_full() { 7 } else { 29 };
     for name in set.all().into_iter().map(|fixture| fixture.name) {
         if KNOWN.iter().any(|(known, _)| *known == name) || set.get(&name).repository.read_dir().unwrap().count() == 0 {
             continue;
         }
         let files = read_files(&set.get(&name).repository);
         // All files of some kinds, and a few of the others: most files of a kind are alike.
-        let step = if ["own-v1-basic", "own-v2-expired", "own-v1-migrated"].contains(&name.as_str()) { 1 } else { 7 };
+        let step =
+            if ["own-v1-basic", "own-v2-expired", "own-v1-migrated"].contains(&name.as_str()) { 1 } else { others };
         for (key, bytes) in files.iter().step_by(step) {
             let is_copy = key.starts_with("overwritten/");
             let mut gone = files.clone();
@@ -147,6 +150,7 @@ fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
 async fn verify_reports_most_flipped_bits_and_all_in_magic_bytes() {
     let set = FixtureSet::own();
     let mut random = Random::new(1);
+    let flips = if is_full() { 60 } else { 15 };
     let mut flipped = 0;
     let mut found = 0;
     for name in set.all().into_iter().map(|fixture| fixture.name) {
@@ -155,7 +159,7 @@ async fn verify_reports_most_flipped_bits_and_all_in_magic_bytes() {
         let metadata =
             |key: &String| ["repo", "snapshots/", "manifests/", "transactions/"].iter().any(|p| key.starts_with(p));
         let keys: Vec<&String> = files.keys().filter(|key| metadata(key)).collect();
-        for _ in 0..60 {
+        for _ in 0..flips {
             let key = keys[random.below(keys.len())];
             let mut bytes = files[key].clone();
             // The change is in the payload, where zstd has no checksum, or in the header.

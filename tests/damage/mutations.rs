@@ -252,7 +252,7 @@ async fn walk(tree: &Arc<Tree>) {
 fn damaged_shard_indexes_change_no_bytes_that_are_read() {
     const INNER: usize = 600;
     const COUNT: usize = 2048;
-    let count: usize = length("ICECHUNKFS_MUTATIONS", 60, 500);
+    let count: usize = length("ICECHUNKFS_MUTATIONS", 30, 500);
     if count <= 20_000 {
         common::watchdog();
     }
@@ -348,7 +348,7 @@ fn damaged_shard_indexes_change_no_bytes_that_are_read() {
 
 #[test]
 fn damaged_files_cause_no_panic_hang_or_excessive_memory() {
-    let count = length("ICECHUNKFS_MUTATIONS", 60, 500);
+    let count = length("ICECHUNKFS_MUTATIONS", 30, 500);
     let seed = number("ICECHUNKFS_SEED", 20_261_120) as u64;
     println!("{count} mutations, seed {seed}");
     // A night's run has no overall deadline; each mutation has one.

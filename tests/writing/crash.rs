@@ -17,7 +17,7 @@ use icechunkfs::failpoints;
 use worker::{Worker, is_key};
 
 /// Kills at random in the ordinary run, and in a full one.
-const QUICK: usize = 30;
+const QUICK: usize = 20;
 const FULL: usize = 130;
 /// After this many kills a repository has become large enough, and a new one begins.
 const LIFE: usize = 40;

@@ -299,6 +299,12 @@ mod tests {
             paths.sort();
             paths.dedup();
         }
+        // Of the 14,000 paths of three parts, every third.
+        let mut at = 0;
+        paths.retain(|path| {
+            at += usize::from(path.matches('/').count() > 1);
+            path.matches('/').count() < 2 || at.is_multiple_of(3)
+        });
         let plain = OFlags::RDONLY | OFlags::CLOEXEC;
         let mut found = 0;
         for path in &paths {
@@ -326,7 +332,7 @@ mod tests {
                 }
             }
         }
-        assert!(found > 2_000, "{found} of {} paths were found", paths.len());
+        assert!(found > 1_000, "{found} of {} paths were found", paths.len());
         let inside = |path: &str| outcome(open_by_steps(root.as_fd(), Path::new(path), plain, BENEATH));
         assert_eq!(
             inside("through-links").unwrap().0,

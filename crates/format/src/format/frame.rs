@@ -118,7 +118,11 @@ mod tests {
         assert_eq!(content_size(&compressed(3, 1000, true)), Some(1000));
         assert_eq!(content_size(&compressed(3, 1000, false)), None);
         assert_eq!(window(&compressed(3, 10 << 20, false)), 2 << 20);
-        assert_eq!(window(&compressed(22, 200 << 20, false)), 128 << 20);
+        let mut widest = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+        widest.window_log(27).unwrap();
+        widest.write_all(&[7; 1000]).unwrap();
+        widest.flush().unwrap();
+        assert_eq!(window(&widest.finish().unwrap()), 128 << 20);
         assert_eq!((window(b""), window(&[0xff; 40])), (MIN_WINDOW, MIN_WINDOW));
     }
 }
