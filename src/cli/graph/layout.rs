@@ -2,7 +2,8 @@
 //!
 //! A drawn commit leaves a lane behind, which leads down to its parent. Several lanes to one parent
 //! join just above it, in the leftmost of them. A line of commits is drawn down to where it joins
-//! another before the next one begins, so that unrelated lines are not mixed.
+//! another before the next one begins, so that unrelated lines are not mixed. A merge leaves a
+//! second lane behind, to the commit that it has merged.
 
 use std::collections::{BinaryHeap, HashMap};
 
@@ -26,6 +27,9 @@ pub(crate) struct Row {
     pub(crate) has_child_line: bool,
     /// True if a line leads down from the commit.
     pub(crate) has_parent_line: bool,
+    /// The lane, right of this one, that begins just below the commit and leads to what it has
+    /// merged.
+    pub(crate) opening: Option<usize>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,12 +50,29 @@ const LANE: u64 = 40;
 /// Fails with [`ErrorKind::OutOfMemory`](icechunkfs_base::error::ErrorKind::OutOfMemory) if there
 /// are too many lanes side by side.
 pub(crate) fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Result<Metered<Vec<Row>>> {
+    let plain = lay_out(commits, first, limit, |_| None)?;
+    if commits.iter().all(|commit| commit.merged.is_none()) {
+        return Ok(plain);
+    }
+    let linked = lay_out(commits, first, limit, |commit| commit.merged)?;
+    // A record that names a later commit would keep commits from being drawn.
+    Ok(if linked.len() < plain.len() { plain } else { linked })
+}
+
+fn lay_out(
+    commits: &[Commit],
+    first: Option<ObjectId>,
+    limit: usize,
+    merged: impl Fn(&Commit) -> Option<ObjectId>,
+) -> Result<Metered<Vec<Row>>> {
     let mut meter = Meter::new("the lanes of the graph");
     let positions: HashMap<ObjectId, usize> = commits.iter().enumerate().map(|(n, commit)| (commit.id, n)).collect();
-    let parent_of = |n: usize| commits.get(n).and_then(|commit| positions.get(&commit.parent?).copied());
+    let place_of = |id: Option<ObjectId>| positions.get(&id?).copied();
+    let parent_of = |commit: &Commit| place_of(commit.parent);
+    let merged_of = |commit: &Commit| place_of(merged(commit));
     let mut children = vec![0_usize; commits.len()];
-    for parent in (0..commits.len()).filter_map(parent_of) {
-        if let Some(count) = children.get_mut(parent) {
+    for below in commits.iter().flat_map(|commit| [parent_of(commit), merged_of(commit)]).flatten() {
+        if let Some(count) = children.get_mut(below) {
             *count += 1;
         }
     }
@@ -65,19 +86,41 @@ pub(crate) fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) ->
     // A damaged history may be a cycle: its commits have no tip and are not drawn.
     while let Some(n) = next.take().or_else(|| tips.pop().map(|(_, n)| usize::MAX - n)) {
         let Some(commit) = commits.get(n).filter(|_| rows.len() < limit) else { break };
-        let parent = parent_of(n);
-        let row = place(&mut lanes, n, commit.id, parent.and_then(|parent| commits.get(parent)).map(|p| p.id));
-        meter.count(LANE * (row.passing.len() + row.joining.len()) as u64)?;
+        let parent = parent_of(commit);
+        let merged = merged_of(commit);
+        let id_at = |place: Option<usize>| commits.get(place?).map(|commit| commit.id);
+        let mut row = place(&mut lanes, n, commit.id, id_at(parent));
+        row.opening = id_at(merged).map(|merged| open(&mut lanes, row.lane, merged));
+        meter.count(LANE * (row.passing.len() + row.joining.len() + 1) as u64)?;
         rows.push(row);
-        // The parent is next if all its children are drawn.
-        if let Some(parent) = parent
-            && let Some(count) = children.get_mut(parent)
-        {
+        let mut is_last_child = |below: usize| {
+            let Some(count) = children.get_mut(below) else { return false };
             *count -= 1;
-            next = (*count == 0).then_some(parent);
+            *count == 0
+        };
+        // The parent is next if all its children are drawn, and what was merged in its turn.
+        next = parent.filter(|parent| is_last_child(*parent));
+        if let Some(merged) = merged.filter(|merged| is_last_child(*merged)) {
+            tips.push((commits.get(merged).map_or(0, |commit| commit.time), usize::MAX - merged));
         }
     }
     Ok(meter.finish(rows))
+}
+
+/// Opens a lane right of `lane` that leads to `merged`, and returns it.
+fn open(lanes: &mut Vec<Lane>, lane: usize, merged: ObjectId) -> usize {
+    if lanes.len() <= lane {
+        lanes.resize(lane + 1, Lane::Free);
+    }
+    let free = lanes.iter().skip(lane + 1).position(|other| *other == Lane::Free);
+    let opened = free.map_or(lanes.len(), |n| n + lane + 1);
+    if opened == lanes.len() {
+        lanes.push(Lane::Free);
+    }
+    if let Some(own) = lanes.get_mut(opened) {
+        *own = Lane::To(merged);
+    }
+    opened
 }
 
 /// Puts `commit` into its lane, which then leads to `parent`.
@@ -108,7 +151,7 @@ fn place(lanes: &mut Vec<Lane>, commit: usize, id: ObjectId, parent: Option<Obje
     while lanes.last() == Some(&Lane::Free) {
         lanes.pop();
     }
-    Row { commit, lane, passing, joining, has_child_line, has_parent_line: parent.is_some() }
+    Row { commit, lane, passing, joining, has_child_line, has_parent_line: parent.is_some(), opening: None }
 }
 
 #[cfg(test)]
@@ -125,6 +168,7 @@ pub(super) mod tests {
         let commit = |(n, parent): &(u8, u8)| Commit {
             id: id(*n),
             parent: (*parent > 0).then(|| id(*parent)),
+            merged: None,
             time: u64::from(*n) * 60_000_000,
             message: format!("commit {n}"),
             labels: Vec::new(),
@@ -139,7 +183,8 @@ pub(super) mod tests {
             let mut bytes = [0; 12];
             bytes[..4].copy_from_slice(&n.to_be_bytes());
             let parent = (n > 0).then_some(ObjectId([0; 12]));
-            Commit { id: ObjectId(bytes), parent, time: u64::from(n), message: String::new(), labels: Vec::new() }
+            let time = u64::from(n);
+            Commit { id: ObjectId(bytes), parent, merged: None, time, message: String::new(), labels: Vec::new() }
         };
         let star: Vec<Commit> = (0..20_000).map(commit).collect();
         assert!(rows(&star, None, usize::MAX).is_err());

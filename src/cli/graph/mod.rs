@@ -1,8 +1,8 @@
 //! The commit graph of a repository: commits and their parents, branches and tags.
 //!
 //! [`layout`] places each commit, [`terminal`] draws the graph with characters, [`svg`] as a
-//! picture. A snapshot has one parent, so that lanes join downwards and nothing else: children are
-//! above their parents, the newest first.
+//! picture. A snapshot has one parent, to which its lane leads; a merge has a second lane, to what
+//! it has merged. Children are above their parents, the newest first.
 
 pub(super) mod layout;
 pub(super) mod svg;
@@ -18,6 +18,7 @@ use icechunkfs_base::printable;
 use icechunkfs_base::times::format_time;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
+use icechunkfs_repo::commit::merge_record::MergeRecord;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, Refs};
 
 /// Longest message that is kept, in characters: a tooltip has all of it.
@@ -42,6 +43,8 @@ pub(crate) struct Commit {
     pub(crate) id: ObjectId,
     /// Parent, which may lie beyond the drawn commits.
     pub(crate) parent: Option<ObjectId>,
+    /// Commit that this one has merged, by its own record.
+    pub(crate) merged: Option<ObjectId>,
     /// Time of the commit, in microseconds since 1970-01-01 UTC.
     pub(crate) time: u64,
     /// Beginning of the commit message.
@@ -92,12 +95,15 @@ impl Commits {
     /// Adds a commit, with the beginning of its message.
     pub(crate) fn add(&mut self, info: SnapshotInfo) -> Result<()> {
         let message = printable::shorten(info.message(), MAX_MESSAGE);
+        // A record that cannot be read costs a line of the picture.
+        let record = MergeRecord::of(&info).ok().flatten();
         // With what is drawn of it.
         self.meter.count(COMMIT + 4 * message.len() as u64)?;
         self.list.push(Commit {
             labels: self.labels.remove(&info.id).unwrap_or_default(),
             id: info.id,
             parent: info.parent,
+            merged: record.map(|record| record.snapshot).filter(|merged| Some(*merged) != info.parent),
             time: info.flushed_at,
             message: message.into_owned(),
         });

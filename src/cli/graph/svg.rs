@@ -37,7 +37,8 @@ text{font:13px monospace}\
 
 /// Draws the picture; `title` names its subject.
 pub(crate) fn draw(commits: &[Commit], rows: &[Row], title: &str) -> String {
-    let lanes = rows.iter().map(|row| row.lane.max(row.passing.last().copied().unwrap_or_default()) + 1).max();
+    let lanes =
+        rows.iter().map(|row| row.lane.max(row.passing.last().copied().max(row.opening).unwrap_or_default()) + 1).max();
     let text_at = MARGIN + lanes.unwrap_or(1) * LANE + PADDING;
     let mut texts = String::new();
     let mut width = text_at + 400;
@@ -90,7 +91,8 @@ fn color(lane: usize) -> &'static str {
     LANES.get(lane % LANES.len()).copied().unwrap_or("#808080")
 }
 
-/// Draws a line from each commit to its parent: down its lane, and into the parent's just above it.
+/// Draws a line from each commit to its parent, and one to what it has merged: down a lane, and
+/// into the other's just above it.
 fn lines(rows: &[Row], commits: &[Commit]) -> String {
     let place: std::collections::HashMap<_, _> = rows
         .iter()
@@ -114,6 +116,26 @@ fn lines(rows: &[Row], commits: &[Commit]) -> String {
             None => format!("M{x0} {y0}V{}", y(rows.len())),
         };
         let _ = writeln!(out, "<path class=\"line\" stroke=\"{}\" d=\"{path}\"/>", color(row.lane));
+    }
+    for (n, row) in rows.iter().enumerate() {
+        let Some(opening) = row.opening else { continue };
+        let Some(commit) = commits.get(row.commit) else { continue };
+        let x0 = x(row.lane);
+        let y0 = y(n);
+        let mut at = x(opening);
+        let below = y0 + ROW;
+        let mut path = format!("M{x0} {y0}C{x0} {} {at} {} {at} {below}", y0 + ROW * 2 / 3, y0 + ROW / 3);
+        let place = commit.merged.and_then(|merged| place.get(&merged));
+        let end = place.map_or(y(rows.len()), |(merged, _)| y(*merged));
+        if let Some((_, lane)) = place.filter(|(_, lane)| *lane != opening) {
+            let bend = below.max(end - ROW);
+            at = x(*lane);
+            let from = x(opening);
+            path += &format!("V{bend}C{from} {} {at} {} {at} {end}", end - ROW / 3, end - ROW * 2 / 3);
+        } else {
+            path += &format!("V{end}");
+        }
+        let _ = writeln!(out, "<path class=\"line\" stroke=\"{}\" d=\"{path}\"/>", color(opening));
     }
     out
 }

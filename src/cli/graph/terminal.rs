@@ -33,6 +33,9 @@ struct Glyphs {
     /// A lane that others join from its right, and one that begins so.
     joined: char,
     begun: char,
+    /// The end of a lane from which another begins, and that one.
+    ended: char,
+    opened: char,
     across: char,
     /// A lane that a horizontal line crosses.
     crossing: char,
@@ -47,6 +50,8 @@ const UNICODE: Glyphs = Glyphs {
     lane: '│',
     joined: '├',
     begun: '╭',
+    ended: '╰',
+    opened: '╮',
     across: '─',
     crossing: '┼',
     last: '╯',
@@ -58,6 +63,8 @@ const ASCII: Glyphs = Glyphs {
     lane: '|',
     joined: '|',
     begun: '.',
+    ended: '\'',
+    opened: '.',
     across: '-',
     crossing: '+',
     last: '\'',
@@ -77,6 +84,9 @@ pub(crate) fn draw(commits: &[Commit], rows: &[Row], look: TerminalStyle) -> Str
         }
         let lanes = last_passing.unwrap_or_default().max(row.lane) + 1;
         out += &(commit_line(lanes, row, glyphs, look) + &commit_text(commit, look, 2 * lanes + 1) + "\n");
+        if let Some(opening) = row.opening {
+            out += &(opening_line(opening, row, glyphs, look) + "\n");
+        }
     }
     out
 }
@@ -123,6 +133,29 @@ fn joining_line(lanes: usize, row: &Row, glyphs: &Glyphs, look: TerminalStyle) -
         put(&mut out, glyph, color, look);
         let gap = if lane >= first && lane < end { glyphs.across } else { ' ' };
         put(&mut out, gap, across(lane), look);
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+/// Draws the lane `opening`, which begins just below a commit.
+fn opening_line(opening: usize, row: &Row, glyphs: &Glyphs, look: TerminalStyle) -> String {
+    let lanes = row.passing.last().copied().max(Some(opening)).unwrap_or_default() + 1;
+    let mut out = String::new();
+    for lane in 0..lanes {
+        let is_across = lane > row.lane && lane < opening;
+        let (glyph, color) = match lane {
+            _ if lane == row.lane && row.has_parent_line => (glyphs.joined, lane),
+            _ if lane == row.lane => (glyphs.ended, opening),
+            _ if lane == opening => (glyphs.opened, lane),
+            _ if has(&row.passing, lane) && is_across => (glyphs.crossing, lane),
+            _ if has(&row.passing, lane) => (glyphs.lane, lane),
+            _ if is_across => (glyphs.across, opening),
+            _ => (' ', lane),
+        };
+        put(&mut out, glyph, color, look);
+        let gap = if lane >= row.lane && lane < opening { glyphs.across } else { ' ' };
+        put(&mut out, gap, opening, look);
     }
     out.truncate(out.trim_end().len());
     out
@@ -182,11 +215,14 @@ mod tests {
     const PLAIN: TerminalStyle = TerminalStyle { unicode: true, colors: false, width: None };
 
     /// Draws only the graph, without text.
-    fn graph(all: &[(u8, u8)], first: Option<u8>, look: TerminalStyle) -> Vec<String> {
-        let commits = commits(all);
-        let drawn = draw(&commits, &rows(&commits, first.map(id), usize::MAX).unwrap(), look);
+    fn lines(commits: &[Commit], first: Option<u8>, look: TerminalStyle) -> Vec<String> {
+        let drawn = draw(commits, &rows(commits, first.map(id), usize::MAX).unwrap(), look);
         let is_graph = |c: &char| !c.is_ascii_alphanumeric() || *c == 'o';
         drawn.lines().map(|line| line.chars().take_while(is_graph).collect::<String>().trim_end().to_owned()).collect()
+    }
+
+    fn graph(all: &[(u8, u8)], first: Option<u8>, look: TerminalStyle) -> Vec<String> {
+        lines(&commits(all), first, look)
     }
 
     /// A tree as (commit, parent), the commit of the reserved lane, and the lines.
@@ -221,6 +257,32 @@ mod tests {
         let ascii = TerminalStyle { unicode: false, ..PLAIN };
         let expected = ["*", "| *", "| *", "| *", "| | *", "| |-'", "| *", "|-'", "o"];
         assert_eq!(graph(tree, None, ascii), expected);
+    }
+
+    #[test]
+    fn a_merge_has_a_second_line() {
+        let drawn = |tree: &[(u8, u8)], merges: &[(u8, u8)], look: TerminalStyle| {
+            let mut commits = commits(tree);
+            for (commit, merged) in merges {
+                commits.iter_mut().filter(|one| one.id == id(*commit)).for_each(|one| one.merged = Some(id(*merged)));
+            }
+            lines(&commits, None, look)
+        };
+        // 1 - 2 - 4, and 3 from 1, which 4 has merged.
+        let tree = &[(1, 0), (2, 1), (3, 1), (4, 2)];
+        assert_eq!(drawn(tree, &[(4, 3)], PLAIN), ["●", "├─╮", "● │", "│ ●", "├─╯", "○"]);
+        let ascii = TerminalStyle { unicode: false, ..PLAIN };
+        assert_eq!(drawn(tree, &[(4, 3)], ascii), ["*", "|-.", "* |", "| *", "|-'", "o"]);
+        // The branch goes on, and is merged again.
+        let tree = &[(1, 0), (2, 1), (3, 1), (4, 2), (5, 3), (6, 4), (7, 5)];
+        let first = ["●", "│ ●", "│ ├─╮", "│ ● │", "│ ├─┼─╮", "│ ● │ │"];
+        let then = ["├─┼─╯ │", "● │   │", "├─┼───╯", "● │", "├─╯", "○"];
+        let expected: Vec<&str> = first.into_iter().chain(then).collect();
+        assert_eq!(drawn(tree, &[(4, 3), (6, 5)], PLAIN), expected);
+        // What is not among the commits has no line; nor has a record that contradicts the history.
+        assert_eq!(drawn(&[(1, 0), (2, 1)], &[(2, 9)], PLAIN), ["●", "○"]);
+        assert_eq!(drawn(&[(1, 0), (2, 1), (3, 2)], &[(1, 3)], PLAIN), ["●", "●", "○"]);
+        assert_eq!(drawn(&[(1, 0), (2, 1)], &[(1, 1)], PLAIN), ["●", "○"]);
     }
 
     #[test]
