@@ -78,7 +78,7 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     }
     let runtime = open::runtime()?;
     let target = MountTarget::open(&arguments.mountpoint, arguments.nonempty)?;
-    let options = arguments.options_of(spec)?;
+    let mut options = arguments.options_of(spec)?;
     let scratch = options.scratch.clone();
     let stages = Stages::begin("opening the repository");
     let (content, options, note) = runtime.block_on(async {
@@ -86,6 +86,7 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
         if arguments.new_branch.create && create_branch(&repository, spec, arguments).await? {
             repository = arguments.repo.open_with(&arguments.virtuals).await?;
         }
+        options.spec = repository.completed(options.spec.clone()).await?;
         stages.enter("preparing the mount");
         mounts::prepare(&repository, target.path(), &options).await
     })?;

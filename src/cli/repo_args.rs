@@ -8,6 +8,7 @@ use icechunkfs_base::error::{Error, Result};
 use icechunkfs_base::times::{parse_past, system_clock};
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use icechunkfs_repo::repo::revision::is_abbreviation;
 use icechunkfs_store::storage::settings::Settings;
 
 /// A repository, and the settings to reach it. Flattened last, because the help heading of the
@@ -44,7 +45,7 @@ pub(crate) struct RefArgs {
     /// Snapshot that this tag points to.
     #[arg(long, value_name = "NAME")]
     pub(crate) tag: Option<String>,
-    /// Snapshot with this id.
+    /// Snapshot with this id, or whose id begins so.
     #[arg(long, value_name = "ID")]
     pub(crate) snapshot: Option<String>,
     /// Newest commit of the branch that is not after this time: as in 2026-08-20T14:30:00Z or
@@ -64,9 +65,11 @@ impl RefArgs {
                 time: parse_past(time, system_clock()).map_err(|e| e.context("--as-of"))?,
             }),
             (Some(tag), None, None) if self.branch.is_none() => Ok(RefSpec::Tag(tag.clone())),
-            (None, Some(id), None) if self.branch.is_none() => {
-                Ok(RefSpec::Snapshot(id.parse().map_err(|e: Error| e.context("--snapshot"))?))
-            }
+            (None, Some(id), None) if self.branch.is_none() => match id.parse() {
+                Ok(id) => Ok(RefSpec::Snapshot(id)),
+                Err(_) if is_abbreviation(id) => Ok(RefSpec::Abbreviated(id.clone())),
+                Err(error) => Err(Error::context(error, "--snapshot")),
+            },
             _ => Err(Error::invalid(
                 "name one of a branch, a tag and a snapshot; a time (as of) goes with a branch only",
             )),

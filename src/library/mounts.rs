@@ -239,7 +239,7 @@ fn attached(
     };
     let branch = match &options.spec {
         RefSpec::Branch(branch) | RefSpec::AsOf { branch, .. } => branch,
-        RefSpec::Tag(_) | RefSpec::Snapshot(_) => DEFAULT_BRANCH,
+        RefSpec::Tag(_) | RefSpec::Snapshot(_) | RefSpec::Abbreviated(_) => DEFAULT_BRANCH,
     };
     let limit = options.limits.max_snapshot_size()?;
     Ok(AttachedTrees::new(repository.storage(), branch, &options.root, limit, shown, facts))

@@ -52,6 +52,17 @@ fn commits_are_listed_as_they_can_be_named() {
         assert!(listed.lines().any(|line| line.starts_with(id) && line.ends_with("old")), "{listed}");
         let text = run_on(&place, &["log"]).text();
         assert!(text.starts_with("commit ") && !text.contains("__icechunk"), "{text}");
+        for short in [&id[..8], &id[..7].to_lowercase()] {
+            assert_eq!(
+                run_on(&place, &["log", "--snapshot", short]).text(),
+                run_on(&place, &["log", "--snapshot", id]).text()
+            );
+        }
+        let mount = Mount::new(&place, &["--snapshot", &id[..8]]);
+        let info = std::fs::read_to_string(mount.path().join(".icechunk/info.json")).unwrap();
+        assert!(info.contains(&format!("\"ref\": \"{id}\"")), "{info}");
+        let unknown = run_on(&place, &["ls", "--snapshot", "ZZZZZZZ"]).failure();
+        assert!(unknown.contains("begins with `ZZZZZZZ`"), "{unknown}");
         let unknown = run_on(&place, &["diff", "ZZZZZ", "main"]).failure();
         assert!(unknown.contains("no branch, tag or snapshot `ZZZZZ`"), "{unknown}");
     }

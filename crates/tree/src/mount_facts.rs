@@ -101,7 +101,7 @@ impl MountFacts {
         let (branch, as_of) = match &self.spec {
             RefSpec::Branch(branch) => (Some(branch.clone()), None),
             RefSpec::AsOf { branch, time } => (Some(branch.clone()), Some(format_time(*time))),
-            RefSpec::Tag(_) | RefSpec::Snapshot(_) => (None, None),
+            RefSpec::Tag(_) | RefSpec::Snapshot(_) | RefSpec::Abbreviated(_) => (None, None),
         };
         let (kind, reference) = kind_and_name(&self.spec);
         MountInfo {
@@ -126,7 +126,7 @@ impl MountFacts {
     /// snapshot, a line each.
     pub fn head(&self, snapshot: ObjectId) -> String {
         match &self.spec {
-            RefSpec::Snapshot(_) => format!("snapshot {snapshot}\n"),
+            RefSpec::Snapshot(_) | RefSpec::Abbreviated(_) => format!("snapshot {snapshot}\n"),
             spec => format!("{}\nsnapshot {snapshot}\n", printable::line(&spec.to_string())),
         }
     }
@@ -205,6 +205,7 @@ pub fn kind_and_name(spec: &RefSpec) -> (&'static str, String) {
         RefSpec::Branch(name) => ("branch", name.clone()),
         RefSpec::Tag(name) => ("tag", name.clone()),
         RefSpec::Snapshot(id) => ("snapshot", id.to_string()),
+        RefSpec::Abbreviated(id) => ("snapshot", id.clone()),
         RefSpec::AsOf { branch, .. } => ("as_of", branch.clone()),
     }
 }

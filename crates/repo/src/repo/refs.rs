@@ -6,7 +6,7 @@ use tracing::warn;
 
 use super::history::newest_not_after;
 use super::ref_files::Layout;
-use super::{Generation, Repository};
+use super::{Generation, Repository, revision};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, SharedReservation};
 use icechunkfs_base::shell;
@@ -32,6 +32,8 @@ pub enum RefSpec {
     Tag(String),
     /// A snapshot by its id.
     Snapshot(ObjectId),
+    /// The snapshot of a branch or tag whose id begins so ([`Repository::completed`]).
+    Abbreviated(String),
     /// Newest commit of a branch that is not after a time.
     AsOf {
         /// Name of the branch.
@@ -53,6 +55,7 @@ impl std::fmt::Display for RefSpec {
             RefSpec::Branch(name) => write!(f, "branch {name}"),
             RefSpec::Tag(name) => write!(f, "tag {name}"),
             RefSpec::Snapshot(id) => write!(f, "snapshot {id}"),
+            RefSpec::Abbreviated(id) => write!(f, "snapshot {id}"),
             RefSpec::AsOf { branch, time } => {
                 write!(f, "branch {branch} as of {}", icechunkfs_base::times::format_time(*time))
             }
@@ -116,10 +119,19 @@ impl Repository {
         read_refs(self, Damaged::Refused).await
     }
 
+    /// Returns `spec` with the whole id of a snapshot that it abbreviates.
+    pub async fn completed(&self, spec: RefSpec) -> Result<RefSpec> {
+        match &spec {
+            RefSpec::Abbreviated(_) => self.resolve(&spec).await.map(RefSpec::Snapshot),
+            _ => Ok(spec),
+        }
+    }
+
     /// Resolves `spec` to a snapshot. The error for a name that does not exist proposes similar
     /// ones.
     pub async fn resolve(&self, spec: &RefSpec) -> Result<ObjectId> {
         match spec {
+            RefSpec::Abbreviated(id) => revision::abbreviated(self, id).await,
             RefSpec::Branch(name) => resolve_name(self, "branch", name).await,
             RefSpec::Tag(name) => resolve_name(self, "tag", name).await,
             RefSpec::Snapshot(id) => match &self.generation {

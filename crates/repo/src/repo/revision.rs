@@ -100,12 +100,29 @@ async fn resolve_name_or_id(repository: &Repository, word: &str, refs: &Refs) ->
     }
 }
 
+/// Returns the commit of a ref whose id begins with `id`.
+pub(super) async fn abbreviated(repository: &Repository, id: &str) -> Result<ObjectId> {
+    let found = with_prefix(repository, id, &repository.refs().await?).await?;
+    found.map(|found| found.id).ok_or_else(|| {
+        let place = repository.storage().location();
+        let message = format!(
+            "no commit of a branch or tag of {place} has an id that begins with `{id}`; `icechunkfs log` lists a branch's"
+        );
+        Error::new(ErrorKind::NotFound, message)
+    })
+}
+
+/// Returns true if `word` can be the beginning of an id.
+pub fn is_abbreviation(word: &str) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_alphanumeric() && !b"ILOUilou".contains(&byte);
+    word.len() >= MIN_PREFIX && word.bytes().all(is_digit)
+}
+
 /// Returns the commit of a ref whose id begins with `word`; none if `word` cannot be the beginning
 /// of an id, or if there is no such commit among the newest [`MAX_SEARCHED`].
 async fn with_prefix(repository: &Repository, word: &str, refs: &Refs) -> Result<Option<Resolved>> {
     let prefix = word.strip_prefix("snapshot/").unwrap_or(word).to_ascii_uppercase();
-    let is_digit = |byte: u8| byte.is_ascii_alphanumeric() && !b"ILOU".contains(&byte);
-    if prefix.len() < MIN_PREFIX || !prefix.bytes().all(is_digit) {
+    if !is_abbreviation(&prefix) {
         return Ok(None);
     }
     let mut found = Vec::new();
