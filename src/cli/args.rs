@@ -79,8 +79,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Returns the parser with the arguments of all commands. Otherwise they are made for the command
-    /// that is parsed, and its description is then that of one of its arguments.
+    /// Returns the parser with the arguments of all commands. Otherwise they are made for the
+    /// command that is parsed, and its description is then that of one of its arguments.
     pub fn built() -> clap::Command {
         Self::build(<Self as CommandFactory>::command())
     }

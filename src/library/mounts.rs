@@ -363,7 +363,14 @@ async fn open_branch(
     if options.scratch != Scratch::Job {
         jobs::keep(working.upper().scratch().path())?;
     }
-    let note = [relocated, of_earlier_jobs, note].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
+    let offline =
+        storage.capabilities().offline.as_ref().map(|_| {
+            "offline: the branch is shown as it was seen last, and a commit or refresh asks the store".to_owned()
+        });
+    let note = [relocated, of_earlier_jobs, note, offline]
+        .into_iter()
+        .flatten()
+        .reduce(|one, other| format!("{one}; {other}"));
     let engine_options = EngineOptions::default();
     let pack_below = options.pack_below.unwrap_or(engine_options.pack_below);
     let engine_options = EngineOptions { pack_below, memory: limits.uploads(), ..engine_options };
@@ -386,7 +393,8 @@ async fn open_branch(
     if options.leftovers == Leftovers::Refuse {
         refuse_leftovers(&session).await?;
     }
-    if options.upload == UploadMode::Eager {
+    // Offline, the first commit stores all of them.
+    if options.upload == UploadMode::Eager && !session.is_offline() {
         session.begin_uploads();
     }
     let control = Arc::new(Control::new(Arc::clone(&session), options.show_control));

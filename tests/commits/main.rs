@@ -11,6 +11,7 @@ mod commit_faults;
 mod contention;
 mod interop;
 mod late;
+mod offline;
 mod race;
 mod rebase;
 mod sharing;

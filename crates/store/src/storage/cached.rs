@@ -5,12 +5,13 @@
 //! document. Ranges of objects are chunks or parts of them, which the reader caches itself, since
 //! it knows where a chunk ends (`icechunkfs_repo::reader`).
 //!
-//! Without a store the mount is offline: it shows the state that was seen last, and nothing can be
-//! written. An object that is not in the cache is an error of kind [`ErrorKind::Offline`], never an
-//! absence.
+//! Offline, the store is not asked until [`OfflineSwitch`] says so: the state that was seen last is
+//! shown, and nothing can be written. An object that is not in the cache is an error of kind
+//! [`ErrorKind::Offline`], never an absence.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 
@@ -30,10 +31,26 @@ const MAX_LISTING: u64 = 64 << 20;
 /// Repository of which a disk cache has a part.
 #[derive(Debug)]
 struct CachedStorage {
-    /// Store; none if it must not be contacted.
+    /// Store, which [`CachedStorage::asked`] returns if it may be contacted; none if it never may.
     store: Option<Arc<dyn Storage>>,
     cache: Arc<DiskCache>,
     capabilities: Capabilities,
+}
+
+/// Permission of a storage that was opened offline to contact its store.
+#[derive(Debug, Default)]
+pub struct OfflineSwitch(AtomicBool);
+
+impl OfflineSwitch {
+    /// Returns true if the store may be contacted.
+    pub fn is_online(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Allows or forbids to contact the store, from the next request on.
+    pub fn set_online(&self, is_online: bool) {
+        self.0.store(is_online, Ordering::Release);
+    }
 }
 
 /// Opens the cache that `settings` name, for the repository that messages call `shown`.
@@ -54,18 +71,24 @@ pub(super) fn with_cache(store: Arc<dyn Storage>, cache: Arc<DiskCache>) -> Arc<
     Arc::new(CachedStorage { store: Some(store), cache, capabilities })
 }
 
-/// Returns the cached part of the repository that messages call `shown`.
-pub(super) fn offline(cache: Option<Arc<DiskCache>>, shown: String) -> Result<Arc<dyn Storage>> {
-    let cache = cache.ok_or_else(|| Error::invalid("--offline shows the content of a cache: pass it with --cache"))?;
-    let capabilities = Capabilities {
-        read_only: Some("it is mounted offline"),
-        disk_cache: Some(Arc::clone(&cache)),
-        ..Capabilities::new(shown)
-    };
-    Ok(Arc::new(CachedStorage { store: None, cache, capabilities }))
+/// Returns the cached part of the repository that messages call `shown`, which may be written to
+/// `store` later, if there is one.
+pub(super) fn offline(store: Option<Arc<dyn Storage>>, cache: Arc<DiskCache>, shown: String) -> Arc<dyn Storage> {
+    let base = store.as_ref().map_or_else(|| Capabilities::new(shown), |store| store.capabilities().clone());
+    let read_only = base.read_only.or(store.is_none().then_some("it is mounted offline, and its store is not known"));
+    let offline = Some(Arc::default());
+    let capabilities =
+        Capabilities { read_only, offline, with_slash: None, disk_cache: Some(Arc::clone(&cache)), ..base };
+    Arc::new(CachedStorage { store, cache, capabilities })
 }
 
 impl CachedStorage {
+    /// Returns the store, if it may be contacted now.
+    fn asked(&self) -> Option<&dyn Storage> {
+        let is_online = self.capabilities.offline.as_ref().is_none_or(|switch| switch.is_online());
+        self.store.as_deref().filter(|_| is_online)
+    }
+
     /// Records the current state of `key`, and waits until that is done, so that it cannot
     /// overwrite a later state.
     async fn record(&self, key: &str, answer: CachedDocument) {
@@ -128,7 +151,7 @@ impl CachedStorage {
 
     /// Returns the store, if it may be written to.
     fn writable(&self) -> Result<&dyn Storage> {
-        self.store.as_deref().ok_or_else(|| {
+        self.asked().ok_or_else(|| {
             let location = &self.capabilities.location;
             Error::new(ErrorKind::ReadOnly, format!("{location}: nothing can be written offline"))
         })
@@ -157,7 +180,7 @@ impl Storage for CachedStorage {
     }
 
     async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>> {
-        match (mode, self.store.as_deref()) {
+        match (mode, self.asked()) {
             (ReadMode::Immutable, store) => {
                 let name = Name::whole(key);
                 if let Some(bytes) = self.cache.run_blocking(move |cache| cache.get(&name, limit)).await {
@@ -178,26 +201,33 @@ impl Storage for CachedStorage {
 
     async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
         // Documents will be read whole; the end of each chunk in an object is unknown here.
-        let document = match &content {
-            Content::New(bytes) if !key.starts_with(BULK) => Some(bytes.clone()),
-            _ => None,
+        let (object, document) = match &content {
+            _ if key.starts_with(BULK) => (None, None),
+            Content::New(bytes) => (Some(bytes.clone()), None),
+            Content::Conditional(bytes, _) | Content::Unless { bytes, .. } => (None, Some(bytes.clone())),
+            _ => (None, None),
         };
         self.writable()?.store(key, content).await?;
-        if let Some(bytes) = document {
+        if let Some(bytes) = object {
             self.cache.put_in_background(Name::whole(key), bytes, ());
+        }
+        // So that a mount that begins offline shows what was committed last. Without a version, the
+        // next request transfers the document again.
+        if let Some(bytes) = document {
+            self.record(key, CachedDocument { state: String::new(), bytes: Some(bytes) }).await;
         }
         Ok(())
     }
 
     async fn sync(&self, folders: &[&str]) -> Result<()> {
-        match &self.store {
+        match self.asked() {
             Some(store) => store.sync(folders).await,
             None => Ok(()),
         }
     }
 
     async fn walk(&self, prefix: &str, mode: ListMode, visit: Visitor<'_>) -> Result<()> {
-        let objects = match &self.store {
+        let objects = match self.asked() {
             Some(store) if mode == ListMode::Streamed => return store.walk(prefix, mode, visit).await,
             Some(store) => {
                 let objects = store.list(prefix).await?;
@@ -219,7 +249,7 @@ impl Storage for CachedStorage {
 
     async fn remove(&self, removal: Removal<'_>) -> Result<()> {
         let store = match removal {
-            Removal::Cached(_) if self.store.is_none() => return Ok(()),
+            Removal::Cached(_) if self.asked().is_none() => return Ok(()),
             _ => self.writable()?,
         };
         // Cached copies are removed first: they must not outlive the objects.
@@ -235,14 +265,14 @@ impl Storage for CachedStorage {
     }
 
     async fn locate(&self, key: &str) -> Result<Option<ObjectSource>> {
-        match &self.store {
+        match self.asked() {
             Some(store) => store.locate(key).await,
             None => Ok(None),
         }
     }
 
     async fn check_conditions(&self, key: &str, limit: u64) -> Result<()> {
-        match &self.store {
+        match self.asked() {
             Some(store) => store.check_conditions(key, limit).await,
             None => Ok(()),
         }

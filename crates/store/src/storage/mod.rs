@@ -46,7 +46,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tracing::info;
 
+pub use self::cached::OfflineSwitch;
 pub use self::clock::StoreClock;
 use self::local::LocalStorage;
 use self::location::{Location, StorePlace};
@@ -118,6 +120,8 @@ pub struct Capabilities {
     pub local_files: Option<Arc<local::LocalFiles>>,
     /// Disk cache, if there is one.
     pub disk_cache: Option<Arc<DiskCache>>,
+    /// Switch of a storage that was opened offline.
+    pub offline: Option<Arc<OfflineSwitch>>,
     /// Access to the same location by keys that begin with a slash, if a repository there may have
     /// such keys.
     pub with_slash: Option<Arc<dyn Storage>>,
@@ -367,16 +371,23 @@ pub async fn open(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
         StorePlace::Local(path) => Ok(Arc::new(LocalStorage::open(&path, shown, settings.unsafe_single_writer)?)),
         place => {
             let cache = cached::open_cache(&shown, settings)?;
-            if settings.offline {
-                return cached::offline(cache, shown);
+            let connect = async || {
+                let connected = connect::connect(&place, settings).await.map_err(|e| e.context(shown.clone()))?;
+                let store = object::ObjectStorage::connected(connected, shown.clone(), settings, place.store())?;
+                Ok::<Arc<dyn Storage>, Error>(Arc::new(store))
+            };
+            match cache {
+                Some(cache) if settings.offline => {
+                    // What is known of the store is read, and nothing is sent.
+                    let store = connect().await.inspect_err(|error| info!("nothing can be committed: {error}"));
+                    Ok(cached::offline(store.ok(), cache, shown.clone()))
+                }
+                None if settings.offline => {
+                    Err(Error::invalid("--offline shows the content of a cache: pass it with --cache"))
+                }
+                Some(cache) => Ok(cached::with_cache(connect().await?, cache)),
+                None => connect().await,
             }
-            let connected = connect::connect(&place, settings).await.map_err(|e| e.context(shown.clone()))?;
-            let store: Arc<dyn Storage> =
-                Arc::new(object::ObjectStorage::connected(connected, shown, settings, place.store())?);
-            Ok(match cache {
-                Some(cache) => cached::with_cache(store, cache),
-                None => store,
-            })
         }
     }
 }

@@ -90,8 +90,9 @@ pub struct Settings {
     /// GiB if that is less, stays free in any case.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, env = "ICECHUNKFS_CACHE_SIZE", hide_env = true)]
     pub cache_size: Option<u64>,
-    /// Contact no store: show only the cached part, read-only. `icechunkfs prefetch` brings chunks
-    /// into the cache.
+    /// Contact no store: show the cached part. `icechunkfs prefetch` brings chunks into the cache.
+    /// The first commit or refresh of a writable mount asks the store, and the mount is online from
+    /// then on.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_OFFLINE", hide_env = true)]
     pub offline: bool,
     /// Upload at most this many bytes per second, such as 10M.

@@ -82,6 +82,7 @@ impl Session {
     /// [`ErrorKind::Stale`]: icechunkfs_base::error::ErrorKind::Stale
     pub async fn commit(&self, options: CommitOptions) -> Result<Committed> {
         let _turn = self.take_turn().await;
+        self.go_online().await?;
         self.resolve_pending().await?;
         let mut options = options;
         if options.amend && options.message.is_empty() {

@@ -43,7 +43,7 @@ use self::resolve::OpenConflicts;
 use crate::overlay::frozen::Frozen;
 use crate::overlay::{Ino, WorkingTree};
 use icechunkfs_base::blocking::blocking;
-use icechunkfs_base::error::Result;
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::Metered;
 use icechunkfs_base::metrics;
 use icechunkfs_format::format::ids::ObjectId;
@@ -167,6 +167,36 @@ impl Session {
     /// Waits for the operations before this one.
     async fn take_turn(&self) -> Turn<'_> {
         Turn { _lock: self.turn.lock().await, working: &self.working }
+    }
+
+    /// Returns true if the store is not asked yet, since the mount began offline.
+    pub fn is_offline(&self) -> bool {
+        self.storage.capabilities().offline.as_ref().is_some_and(|switch| !switch.is_online())
+    }
+
+    /// Ends that, if the store answers and this mount may write to it. Called by operations that
+    /// need the branch as it is now.
+    ///
+    /// Errors: those of the store, and [`ErrorKind::ReadOnly`]; the mount is offline still.
+    async fn go_online(&self) -> Result<()> {
+        let Some(switch) = self.storage.capabilities().offline.as_ref().filter(|switch| !switch.is_online()) else {
+            return Ok(());
+        };
+        switch.set_online(true);
+        let checked = self.check_store().await;
+        if checked.is_err() {
+            switch.set_online(false);
+        }
+        checked.context(|| "the mount stays offline, and what it has is kept; try again when the store can be reached")
+    }
+
+    /// Checks what a mount that begins online checks first.
+    async fn check_store(&self) -> Result<()> {
+        let branch = &self.working.upper().origin().branch;
+        match self.repository().await?.read_only_reason(branch).await? {
+            None => Ok(()),
+            Some(why) => Err(Error::new(ErrorKind::ReadOnly, format!("nothing can be committed: {why}"))),
+        }
     }
 
     async fn repository(&self) -> Result<Repository> {

@@ -210,6 +210,12 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     let base = working.upper().base().id();
     let branch = &working.upper().origin().branch;
     let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
+    let switch = &repository.storage().capabilities().offline;
+    let tip = match tip {
+        // Offline, what was seen of the branch may be older than the base.
+        Ok(tip) if switch.is_some() && !matches!(is_ancestor(repository, base, tip).await, Ok(true)) => Ok(base),
+        tip => tip,
+    };
     match find_landed(repository, working, base).await {
         Ok(None) => {}
         Ok(Some(landed)) => return Ok(Some(warning(landed_message(landed)))),

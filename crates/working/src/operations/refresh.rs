@@ -71,6 +71,7 @@ impl Session {
     /// reset or amended. A mount without changes follows such a branch.
     pub async fn refresh(&self) -> Result<String> {
         let _turn = self.take_turn().await;
+        self.go_online().await?;
         self.resolve_pending().await?;
         let stages = Stages::begin("waiting for open files");
         let (report, invalidations) = {

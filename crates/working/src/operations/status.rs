@@ -44,6 +44,9 @@ pub struct Status {
     /// may be as it was.
     #[serde(default)]
     pub is_branch_slow: bool,
+    /// True if the store is not asked: nothing is said of the branch.
+    #[serde(default)]
+    pub is_offline: bool,
     /// Path of the mount's root (`--root`) if other commits moved, deleted or made it anew: the
     /// mount does not show what is there now.
     #[serde(default)]
@@ -142,6 +145,9 @@ impl Session {
 
     /// Adds the state of the branch to `status`.
     async fn add_branch(&self, status: &mut Status) -> Result<()> {
+        if status.is_offline {
+            return Ok(());
+        }
         let repository = self.repository().await?;
         let tip = match repository.resolve(&RefSpec::Branch(status.branch.clone())).await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -189,6 +195,7 @@ impl Session {
             branch_gone: false,
             branch_unreadable: None,
             is_branch_slow: false,
+            is_offline: self.is_offline(),
             tip: None,
             lost_root: self.lost_root().await?,
             clean: changes.is_empty() && detected.violations.is_empty(),

@@ -76,6 +76,9 @@ impl Status {
         if !line.is_empty() {
             let _ = writeln!(text, "{line}");
         }
+        if self.is_offline {
+            let _ = writeln!(text, "offline: the branch is as it was seen last; a commit or refresh asks the store");
+        }
         if let Some(why) = self.branch_unreadable.as_ref().filter(|_| self.is_branch_slow) {
             let _ = writeln!(text, "what the branch has now is not known: {}", printable::line(why));
         } else if let Some(why) = &self.branch_unreadable {

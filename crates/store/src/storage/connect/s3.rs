@@ -77,6 +77,12 @@ pub(super) async fn connect(bucket: &Bucket, parameters: &StoreParameters) -> Re
         (Some(region), _) => region,
         // Other stores accept any region.
         (None, Some(_)) => "us-east-1".parse()?,
+        (None, None) if settings.offline => {
+            let name = &bucket.name;
+            return Err(Error::invalid(format!(
+                "offline, the region of bucket `{name}` is not asked for: pass --region"
+            )));
+        }
         (None, None) => region_of(bucket, parameters).await?,
     };
     let endpoint = match endpoint {
