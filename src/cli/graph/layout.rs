@@ -50,13 +50,65 @@ const LANE: u64 = 40;
 /// Fails with [`ErrorKind::OutOfMemory`](icechunkfs_base::error::ErrorKind::OutOfMemory) if there
 /// are too many lanes side by side.
 pub(crate) fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Result<Metered<Vec<Row>>> {
-    let plain = lay_out(commits, first, limit, |_| None)?;
-    if commits.iter().all(|commit| commit.merged.is_none()) {
-        return Ok(plain);
-    }
-    let linked = lay_out(commits, first, limit, |commit| commit.merged)?;
+    let merged = |commit: &Commit| commit.merged;
     // A record that names a later commit would keep commits from being drawn.
-    Ok(if linked.len() < plain.len() { plain } else { linked })
+    let is_sound = || Below::of(commits, merged).drawable(commits) == Below::of(commits, |_| None).drawable(commits);
+    if commits.iter().any(|commit| commit.merged.is_some())
+        && is_sound()
+        && let Ok(rows) = lay_out(commits, first, limit, merged)
+    {
+        return Ok(rows);
+    }
+    lay_out(commits, first, limit, |_| None)
+}
+
+/// The commits to which lines lead down from each commit, by their positions.
+struct Below {
+    /// Parent, and what was merged.
+    places: Vec<[Option<usize>; 2]>,
+    /// Lines to each commit that are not drawn yet.
+    children: Vec<usize>,
+}
+
+impl Below {
+    fn of(commits: &[Commit], merged: impl Fn(&Commit) -> Option<ObjectId>) -> Self {
+        let positions: HashMap<ObjectId, usize> =
+            commits.iter().enumerate().map(|(n, commit)| (commit.id, n)).collect();
+        let place_of = |id: Option<ObjectId>| positions.get(&id?).copied();
+        let places: Vec<[Option<usize>; 2]> =
+            commits.iter().map(|commit| [place_of(commit.parent), place_of(merged(commit))]).collect();
+        let mut children = vec![0_usize; commits.len()];
+        for place in places.iter().flatten().flatten() {
+            if let Some(count) = children.get_mut(*place) {
+                *count += 1;
+            }
+        }
+        Below { places, children }
+    }
+
+    /// Returns the positions of commits to which no line leads.
+    fn tips(&self) -> impl Iterator<Item = usize> + '_ {
+        self.children.iter().enumerate().filter(|(_, count)| **count == 0).map(|(n, _)| n)
+    }
+
+    /// Draws a line to the commit at `place`. Returns true if it was the last.
+    fn draw(&mut self, place: usize) -> bool {
+        let Some(count) = self.children.get_mut(place) else { return false };
+        *count = count.saturating_sub(1);
+        *count == 0
+    }
+
+    /// Returns the number of commits that can be drawn: all but those of cycles, and below them.
+    fn drawable(mut self, commits: &[Commit]) -> usize {
+        let mut ready: Vec<usize> = self.tips().collect();
+        let mut drawn = 0;
+        while let Some(n) = ready.pop().filter(|_| drawn < commits.len()) {
+            drawn += 1;
+            let below = self.places.get(n).copied().unwrap_or_default();
+            ready.extend(below.into_iter().flatten().filter(|place| self.draw(*place)));
+        }
+        drawn
+    }
 }
 
 fn lay_out(
@@ -66,41 +118,27 @@ fn lay_out(
     merged: impl Fn(&Commit) -> Option<ObjectId>,
 ) -> Result<Metered<Vec<Row>>> {
     let mut meter = Meter::new("the lanes of the graph");
-    let positions: HashMap<ObjectId, usize> = commits.iter().enumerate().map(|(n, commit)| (commit.id, n)).collect();
-    let place_of = |id: Option<ObjectId>| positions.get(&id?).copied();
-    let parent_of = |commit: &Commit| place_of(commit.parent);
-    let merged_of = |commit: &Commit| place_of(merged(commit));
-    let mut children = vec![0_usize; commits.len()];
-    for below in commits.iter().flat_map(|commit| [parent_of(commit), merged_of(commit)]).flatten() {
-        if let Some(count) = children.get_mut(below) {
-            *count += 1;
-        }
-    }
+    let mut below = Below::of(commits, merged);
     let mut tips: BinaryHeap<(u64, usize)> = BinaryHeap::new();
-    for (n, commit) in commits.iter().enumerate().filter(|(n, _)| children.get(*n) == Some(&0)) {
+    for (n, commit) in below.tips().filter_map(|n| Some((n, commits.get(n)?))) {
         tips.push((commit.time, usize::MAX - n));
     }
-    let mut lanes: Vec<Lane> = first.filter(|id| positions.contains_key(id)).map(Lane::Reserved).into_iter().collect();
+    let is_there = |id: &ObjectId| commits.iter().any(|commit| commit.id == *id);
+    let mut lanes: Vec<Lane> = first.filter(is_there).map(Lane::Reserved).into_iter().collect();
     let mut rows = Vec::new();
     let mut next: Option<usize> = None;
     // A damaged history may be a cycle: its commits have no tip and are not drawn.
     while let Some(n) = next.take().or_else(|| tips.pop().map(|(_, n)| usize::MAX - n)) {
         let Some(commit) = commits.get(n).filter(|_| rows.len() < limit) else { break };
-        let parent = parent_of(commit);
-        let merged = merged_of(commit);
+        let [parent, merged] = below.places.get(n).copied().unwrap_or_default();
         let id_at = |place: Option<usize>| commits.get(place?).map(|commit| commit.id);
         let mut row = place(&mut lanes, n, commit.id, id_at(parent));
         row.opening = id_at(merged).map(|merged| open(&mut lanes, row.lane, merged));
         meter.count(LANE * (row.passing.len() + row.joining.len() + 1) as u64)?;
         rows.push(row);
-        let mut is_last_child = |below: usize| {
-            let Some(count) = children.get_mut(below) else { return false };
-            *count -= 1;
-            *count == 0
-        };
         // The parent is next if all its children are drawn, and what was merged in its turn.
-        next = parent.filter(|parent| is_last_child(*parent));
-        if let Some(merged) = merged.filter(|merged| is_last_child(*merged)) {
+        next = parent.filter(|parent| below.draw(*parent));
+        if let Some(merged) = merged.filter(|merged| below.draw(*merged)) {
             tips.push((commits.get(merged).map_or(0, |commit| commit.time), usize::MAX - merged));
         }
     }

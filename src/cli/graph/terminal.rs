@@ -206,7 +206,7 @@ fn commit_text(commit: &Commit, look: TerminalStyle, used: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::super::Label;
     use super::super::layout::rows;
     use super::super::layout::tests::{commits, id};
@@ -283,6 +283,14 @@ mod tests {
         assert_eq!(drawn(&[(1, 0), (2, 1)], &[(2, 9)], PLAIN), ["●", "○"]);
         assert_eq!(drawn(&[(1, 0), (2, 1), (3, 2)], &[(1, 3)], PLAIN), ["●", "●", "○"]);
         assert_eq!(drawn(&[(1, 0), (2, 1)], &[(1, 1)], PLAIN), ["●", "○"]);
+    }
+
+    #[test]
+    fn a_record_that_contradicts_the_history_hides_nothing_from_a_short_picture() {
+        let mut commits = commits(&[(1, 0), (2, 1), (3, 1), (4, 3), (5, 2)]);
+        commits[1].merged = Some(id(5));
+        let first = rows(&commits, None, 2).unwrap().first().map(|row| row.commit);
+        assert_eq!(first, Some(4), "the newest commit, which commit 2 claims to have merged");
     }
 
     #[test]
