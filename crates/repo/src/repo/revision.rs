@@ -102,14 +102,19 @@ async fn resolve_name_or_id(repository: &Repository, word: &str, refs: &Refs) ->
 
 /// Returns the commit of a ref whose id begins with `id`.
 pub(super) async fn abbreviated(repository: &Repository, id: &str) -> Result<ObjectId> {
-    let found = with_prefix(repository, id, &repository.refs().await?).await?;
-    found.map(|found| found.id).ok_or_else(|| {
-        let place = repository.storage().location();
-        let message = format!(
-            "no commit of a branch or tag of {place} has an id that begins with `{id}`; `icechunkfs log` lists a branch's"
-        );
-        Error::new(ErrorKind::NotFound, message)
-    })
+    let place = repository.storage().location();
+    match search(repository, id, &repository.refs().await?).await? {
+        Searched { found: Some(id), .. } => Ok(id),
+        Searched { is_cut: true, .. } => Err(Error::invalid(format!(
+            "`{id}` begins the id of no commit that was looked at: the history of {place} is too long to search; write the whole id"
+        ))),
+        Searched { .. } => Err(Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "no commit of a branch or tag of {place} has an id that begins with `{id}`; `icechunkfs log` lists a branch's"
+            ),
+        )),
+    }
 }
 
 /// Returns true if `word` can be the beginning of an id.
@@ -121,34 +126,51 @@ pub fn is_abbreviation(word: &str) -> bool {
 /// Returns the commit of a ref whose id begins with `word`; none if `word` cannot be the beginning
 /// of an id, or if there is no such commit among the newest [`MAX_SEARCHED`].
 async fn with_prefix(repository: &Repository, word: &str, refs: &Refs) -> Result<Option<Resolved>> {
-    let prefix = word.strip_prefix("snapshot/").unwrap_or(word).to_ascii_uppercase();
-    if !is_abbreviation(&prefix) {
+    let word = word.strip_prefix("snapshot/").unwrap_or(word);
+    if !is_abbreviation(word) {
         return Ok(None);
     }
+    match search(repository, word, refs).await {
+        Ok(Searched { found, .. }) => Ok(found.map(|id| Resolved { id, spec: RefSpec::Snapshot(id) })),
+        Err(error) if error.kind() == ErrorKind::InvalidInput => Err(error),
+        // A history that cannot be read has no abbreviations; the word may be a mistyped name.
+        Err(_) => Ok(None),
+    }
+}
+
+/// Result of a search for an abbreviated id.
+struct Searched {
+    found: Option<ObjectId>,
+    /// True if not all commits were looked at.
+    is_cut: bool,
+}
+
+/// Searches for the commit of a ref whose id begins with `prefix`.
+///
+/// Errors: [`ErrorKind::InvalidInput`] if there are several, or may be, and those of reading.
+async fn search(repository: &Repository, prefix: &str, refs: &Refs) -> Result<Searched> {
+    let upper = prefix.to_ascii_uppercase();
     let mut found = Vec::new();
     let mut left = if repository.version() == SpecVersion::V1 { MAX_SEARCHED_V1 } else { MAX_SEARCHED };
     let tips: Vec<ObjectId> = refs.branches.values().chain(refs.tags.values()).copied().collect();
     let walked = walk_all(repository, tips, |commit| {
-        if commit.id.to_string().starts_with(&prefix) {
+        if commit.id.to_string().starts_with(&upper) {
             found.push((commit.id, commit.title()));
         }
         left -= 1;
         Ok(left > 0 && found.len() < MAX_CANDIDATES)
     });
-    // A history that cannot be read has no abbreviations; the word may be a mistyped name.
-    if walked.await.is_err() {
-        return Ok(None);
-    }
+    walked.await?;
     match found.as_slice() {
-        [] => Ok(None),
+        [] => Ok(Searched { found: None, is_cut: left == 0 }),
         [(id, _)] if left == 0 => Err(Error::invalid(format!(
-            "`{word}` begins the id of {id}, and perhaps others: the history is too long to search; write the whole id"
+            "`{prefix}` begins the id of {id}, and perhaps others: the history is too long to search; write the whole id"
         ))),
-        [(id, _)] => Ok(Some(Resolved { id: *id, spec: RefSpec::Snapshot(*id) })),
+        [(id, _)] => Ok(Searched { found: Some(*id), is_cut: false }),
         _ => {
             let all: Vec<String> =
                 found.iter().map(|(id, title)| format!("{id} \"{}\"", printable::line(title))).collect();
-            Err(Error::invalid(format!("`{word}` begins the ids of several commits: {}", all.join(", "))))
+            Err(Error::invalid(format!("`{prefix}` begins the ids of several commits: {}", all.join(", "))))
         }
     }
 }
