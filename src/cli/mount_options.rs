@@ -368,6 +368,9 @@ fn translate(lists: &[String]) -> Result<Vec<String>, clap::Error> {
     let program = Arguments::built();
     let known: Vec<&Arg> =
         program.find_subcommand("mount").into_iter().chain([&program]).flat_map(|c| c.get_arguments()).collect();
+    // What asks for help or the version is no option of a mount.
+    let is_known =
+        |name: &str| known.iter().any(|arg| arg.get_long() == Some(name)) && !["help", "version"].contains(&name);
     let words: Vec<String> = lists.iter().flat_map(|list| split(list)).collect();
     let sloppy = words.iter().any(|word| word == "sloppy");
     let mut flags = Vec::new();
@@ -376,7 +379,7 @@ fn translate(lists: &[String]) -> Result<Vec<String>, clap::Error> {
         let name = option.replace('_', "-");
         if name == "ro" {
             flags.push("--read-only".to_owned());
-        } else if known.iter().any(|arg| arg.get_long() == Some(&name)) {
+        } else if is_known(&name) {
             flags.push(format!("--{name}{value}"));
         } else if values::is_name::<Flag>(&name) {
             flags.push(format!("--kernel-flag={name}"));

@@ -113,14 +113,14 @@ impl fmt::Display for LeftBehind {
         f.write_str(if *has_changes { "uncommitted changes: " } else { "not committed: " })?;
         write!(f, "{what}, in {scratch}; ")?;
         let quoted = shell::quote(scratch);
-        match (is_ephemeral, has_changes) {
-            (true, _) => {
-                write!(f, "only a mount with `--scratch {quoted}` shows them again; otherwise remove the directory")
-            }
-            (false, true) if *is_named => write!(f, "the next mount resumes them; make it with `--scratch {quoted}`"),
-            (false, true) => f.write_str("the next mount resumes them"),
-            (false, false) => f.write_str("they stay for the next mount"),
+        if *is_ephemeral {
+            return write!(
+                f,
+                "only a mount with `--scratch {quoted}` shows them again; otherwise remove the directory"
+            );
         }
+        f.write_str(if *has_changes { "the next mount resumes them" } else { "they stay for the next mount" })?;
+        if *is_named { write!(f, "; make it with `--scratch {quoted}`") } else { Ok(()) }
     }
 }
 

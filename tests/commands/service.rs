@@ -120,7 +120,8 @@ impl Delayed {
         tracer.args(["-q", "-o", "/dev/null", "-e", "trace=read", "-e", "inject=read:delay_exit=300000000"]);
         let mut count = 0;
         for task in std::fs::read_dir(format!("/proc/{id}/task")).unwrap().map(|task| task.unwrap().path()) {
-            if std::fs::read_to_string(task.join("comm")).unwrap().starts_with(name) {
+            // A thread may have ended meanwhile.
+            if std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name)) {
                 tracer.arg("-p").arg(task.file_name().unwrap());
                 count += 1;
             }

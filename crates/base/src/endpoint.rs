@@ -83,7 +83,9 @@ impl FromStr for Endpoint {
         let wrong = |why: &str| Error::invalid(format!("the endpoint's URL {why}"));
         let url = Url::parse(text).map_err(|_| wrong("is not valid: expected https://HOST"))?;
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(wrong("does not begin with https:// or http://"));
+            return Err(wrong(
+                "does not begin with https:// or http://: write which of them, as in http://localhost:9000",
+            ));
         }
         if !url.username().is_empty() || url.password().is_some() {
             return Err(wrong(
