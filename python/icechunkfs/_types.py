@@ -102,6 +102,8 @@ class Status:
     branch_gone: bool = False
     #: Reason that the branch could not be read; ``None`` otherwise.
     branch_unreadable: Optional[str] = None
+    #: True if the store is not asked: nothing is said of the branch.
+    is_offline: bool = False
     #: Path of the mount's root if other commits moved, deleted or made it anew; ``None`` otherwise.
     lost_root: Optional[str] = None
     #: True if there is nothing to commit.

@@ -42,6 +42,7 @@ use icechunkfs_working::scratch::directory::default_path;
 use icechunkfs_working::scratch::jobs::{self, JobDirectory};
 use icechunkfs_working::scratch::record::Name;
 use icechunkfs_working::scratch::relocate;
+use icechunkfs_working::scratch::requirements::Requirements;
 
 /// Options of a mount.
 #[derive(Clone, Debug, Default)]
@@ -296,10 +297,18 @@ async fn serve(repository: &Repository, mountpoint: &Path, options: &MountOption
     let read_only = options.read_only || options.follow.is_some() || !options.view.is_native();
     if let (RefSpec::Branch(branch), false) = (&options.spec, read_only) {
         match repository.read_only_reason(branch).await? {
-            None => {
-                let (session, control, resumed) = open_branch(repository, branch, options, mountpoint).await?;
-                return Ok((Served::Branch(session, control), resumed.unwrap_or_default()));
-            }
+            None => match open_branch(repository, branch, options, mountpoint).await {
+                Ok((session, control, resumed)) => {
+                    return Ok((Served::Branch(session, control), resumed.unwrap_or_default()));
+                }
+                // Looking needs less of the cache than writing does. Changes of an earlier mount
+                // are never left out.
+                Err(error) if error.kind() == ErrorKind::Offline && !may_have_work(repository, branch, options) => {
+                    note = format!("mounted read-only: {error}");
+                    warn!("{note}");
+                }
+                Err(error) => return Err(error),
+            },
             Some(why) if options.ask_for_writing() => {
                 let source = repository.storage().location();
                 return Err(Error::new(ErrorKind::ReadOnly, format!("{source} cannot be written to: {why}")));
@@ -399,6 +408,13 @@ async fn open_branch(
     }
     let control = Arc::new(Control::new(Arc::clone(&session), options.show_control));
     Ok((session, control, note))
+}
+
+/// Returns true if the scratch directory of `branch` may have uncommitted changes, or if a
+/// writable mount was asked for.
+fn may_have_work(repository: &Repository, branch: &str, options: &MountOptions) -> bool {
+    let needs = default_path(&scratch_location(repository), branch).and_then(|path| Requirements::of(&path));
+    options.ask_for_writing() || needs.map_or(true, |needs| needs.is_some_and(|needs| needs.has_work))
 }
 
 /// Relocates the scratch directory of a moved repository to `scratch`. Returns a note for the user.

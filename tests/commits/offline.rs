@@ -6,9 +6,9 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::common::faulty::{Fault, Line};
-use crate::common::moto::{commit, icechunkfs, made, mount, s3};
+use crate::common::moto::{commit, icechunkfs, made, mount, s3, upload};
 use crate::common::writing::put;
-use crate::common::{Mount, icechunkfs as locally};
+use crate::common::{Mount, icechunkfs as locally, project, read_files};
 
 fn errno(path: &Path) -> Option<i32> {
     std::fs::read(path).unwrap_err().raw_os_error()
@@ -49,6 +49,12 @@ fn work_is_at_hand_without_the_store_and_is_committed_when_it_is_there() {
     assert!(refused.contains("stays offline") && refused.contains("is kept"), "{refused}");
     assert_eq!(status(&away)["is_offline"], json!(true));
     assert_eq!(errno(&away.path().join("a/c/7")), Some(libc::ENETDOWN), "the store is not asked again");
+    // A proxy answers in the store's place: the cache keeps none of that.
+    for (status, code) in [("404 Not Found", "NoSuchKey"), ("200 OK", "Welcome")] {
+        line.decide(move |_, _| Fault::Says(status, code));
+        locally(["commit", away.path().to_str().unwrap(), "-m", "away"]).failure();
+    }
+    line.decide(|_, _| Fault::Reset);
     away.end();
 
     // The next mount has the changes.
@@ -100,4 +106,49 @@ fn a_store_that_may_not_be_written_to_is_refused_when_it_is_there() {
     assert_eq!(status(&away)["is_offline"], json!(true));
     line.decide(|_, _| Fault::Pass);
     locally(["commit", away.path().to_str().unwrap(), "-m", "away"]).success();
+}
+
+/// Other commands with the cache see newer commits, of which it has nothing else.
+#[test]
+fn a_mount_without_changes_begins_where_the_cache_is_whole() {
+    let Some(server) = s3() else { return };
+    let line = Line::to(server.port);
+    let repo = made(server.port, "behind");
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).display().to_string();
+    let words = ["--cache", &place("cache"), "--scratch", &place("scratch"), "--timeout", "4"];
+    let home = mount(line.port, &repo, &words);
+    let cached = std::fs::read(home.path().join("a/c/3")).unwrap();
+    let colleague = mount(server.port, &repo, &["--ephemeral"]);
+    put(&colleague.path().join("a/c/3"), "a colleague").unwrap();
+    commit(&colleague).unwrap();
+    colleague.end();
+    icechunkfs(line.port, &["branch", &repo, "list", "--cache", &place("cache")]).success();
+    home.end();
+    line.decide(|_, _| Fault::Reset);
+    let away = mount(line.port, &repo, &[&words, &["--offline"][..]].concat());
+    assert!(std::fs::read(away.path().join("a/c/3")).unwrap() == cached);
+    put(&away.path().join("a/c/1"), "away").unwrap();
+    line.decide(|_, _| Fault::Pass);
+    locally(["commit", away.path().to_str().unwrap(), "-m", "away"]).success();
+    assert_eq!(std::fs::read(away.path().join("a/c/3")).unwrap(), b"a colleague");
+}
+
+/// A cache of a mount that was read-only may lack something that a writable mount needs.
+#[test]
+fn what_was_only_looked_at_can_be_looked_at_offline() {
+    let Some(server) = s3() else { return };
+    let line = Line::to(server.port);
+    let repo = upload(server.port, &project("tests/fixtures/repos/own-v1-basic"), "own-v1-basic-offline");
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).display().to_string();
+    let cache = ["--cache", &place("cache"), "--timeout", "4"];
+    let online = mount(line.port, &repo, &[&cache, &["-o", "ro"][..]].concat());
+    let expected = read_files(&online.path());
+    online.end();
+    line.decide(|_, _| Fault::Reset);
+    let offline = mount(line.port, &repo, &[&cache, &["--offline"][..]].concat());
+    assert!(read_files(&offline.path()) == expected);
+    assert_eq!(line.counts().0, 0);
+    let _ = std::fs::remove_dir_all(Path::new("/var/lib/icechunkfs").join(icechunkfs::file_name::encode(&repo)));
 }

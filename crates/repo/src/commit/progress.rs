@@ -136,7 +136,7 @@ impl CommitProgress {
     }
 
     /// Fails with [`ErrorKind::Cancelled`] if the commit was cancelled.
-    pub(super) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         match *self.phase.lock() {
             Phase::Cancelled => Err(cancelled()),
             Phase::Open | Phase::Closed => Ok(()),

@@ -57,7 +57,7 @@ use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::repo_info::RepoInfo;
 use icechunkfs_format::format::repo_state::RepoState;
 use icechunkfs_format::format::snapshot::Snapshot;
-use icechunkfs_store::storage::{Storage, Version, decoded};
+use icechunkfs_store::storage::{Contact, Storage, Version, decoded};
 
 /// Maximum size of the stored `repo` object, in bytes. The object is compressed, and its own limit
 /// of a million tables is far below.
@@ -433,6 +433,9 @@ async fn open_older(
 fn check_storage_writable(storage: &dyn Storage) -> Result<()> {
     match storage.read_only() {
         Some(why) => Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location()))),
+        None if storage.capabilities().offline.as_ref().is_some_and(|switch| switch.contact() == Contact::Offline) => {
+            Err(Error::new(ErrorKind::ReadOnly, format!("{}: nothing can be written offline", storage.location())))
+        }
         None => Ok(()),
     }
 }

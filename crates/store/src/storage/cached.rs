@@ -11,9 +11,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use super::object::{BULK, too_large};
 use super::settings::Settings;
@@ -34,22 +35,41 @@ struct CachedStorage {
     /// Store, which [`CachedStorage::asked`] returns if it may be contacted; none if it never may.
     store: Option<Arc<dyn Storage>>,
     cache: Arc<DiskCache>,
+    /// Prefix of the keys of documents in the cache: a slash for the storage by keys that begin
+    /// with one, as the same documents may be absent under other keys.
+    before_key: &'static str,
     capabilities: Capabilities,
 }
 
 /// Permission of a storage that was opened offline to contact its store.
 #[derive(Debug, Default)]
-pub struct OfflineSwitch(AtomicBool);
+pub struct OfflineSwitch(AtomicU8);
+
+/// Answer to whether a store may be contacted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Contact {
+    /// It may not.
+    Offline,
+    /// It may, and the cache keeps none of its answers: they may come from anybody.
+    Trying,
+    /// It may.
+    Online,
+}
 
 impl OfflineSwitch {
-    /// Returns true if the store may be contacted.
-    pub fn is_online(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+    /// Returns whether the store may be contacted.
+    pub fn contact(&self) -> Contact {
+        match self.0.load(Ordering::Acquire) {
+            trying if trying == Contact::Trying as u8 => Contact::Trying,
+            online if online == Contact::Online as u8 => Contact::Online,
+            _ => Contact::Offline,
+        }
     }
 
-    /// Allows or forbids to contact the store, from the next request on.
-    pub fn set_online(&self, is_online: bool) {
-        self.0.store(is_online, Ordering::Release);
+    /// Sets that, from the next request on.
+    pub fn set(&self, contact: Contact) {
+        self.0.store(contact as u8, Ordering::Release);
     }
 }
 
@@ -65,34 +85,64 @@ pub(super) fn open_cache(shown: &str, settings: &Settings) -> Result<Option<Arc<
 }
 
 pub(super) fn with_cache(store: Arc<dyn Storage>, cache: Arc<DiskCache>) -> Arc<dyn Storage> {
-    let base = store.capabilities().clone();
-    let with_slash = base.with_slash.map(|store| with_cache(store, Arc::clone(&cache)));
-    let capabilities = Capabilities { with_slash, disk_cache: Some(Arc::clone(&cache)), ..base };
-    Arc::new(CachedStorage { store: Some(store), cache, capabilities })
+    CachedStorage::open(store, cache, None, "")
 }
 
-/// Returns the cached part of the repository that messages call `shown`, which may be written to
-/// `store` later, if there is one.
-pub(super) fn offline(store: Option<Arc<dyn Storage>>, cache: Arc<DiskCache>, shown: String) -> Arc<dyn Storage> {
-    let base = store.as_ref().map_or_else(|| Capabilities::new(shown), |store| store.capabilities().clone());
-    let read_only = base.read_only.or(store.is_none().then_some("it is mounted offline, and its store is not known"));
-    let offline = Some(Arc::default());
-    let capabilities =
-        Capabilities { read_only, offline, with_slash: None, disk_cache: Some(Arc::clone(&cache)), ..base };
-    Arc::new(CachedStorage { store, cache, capabilities })
+/// Returns the cached part of the repository in `store`, which is contacted when the switch says
+/// so.
+pub(super) fn offline(store: Arc<dyn Storage>, cache: Arc<DiskCache>) -> Arc<dyn Storage> {
+    CachedStorage::open(store, cache, Some(Arc::default()), "")
+}
+
+/// Returns the cached part of the repository that messages call `shown`, whose store cannot be
+/// contacted for the reason `error`.
+pub(super) fn without_store(cache: Arc<DiskCache>, shown: String, error: &Error) -> Arc<dyn Storage> {
+    let capabilities = Capabilities {
+        read_only: Some(format!("it is mounted offline, and a commit could not reach its store: {error}").into()),
+        disk_cache: Some(Arc::clone(&cache)),
+        offline: Some(Arc::default()),
+        ..Capabilities::new(shown)
+    };
+    Arc::new(CachedStorage { store: None, cache, before_key: "", capabilities })
 }
 
 impl CachedStorage {
+    fn open(
+        store: Arc<dyn Storage>,
+        cache: Arc<DiskCache>,
+        offline: Option<Arc<OfflineSwitch>>,
+        before_key: &'static str,
+    ) -> Arc<dyn Storage> {
+        let base = store.capabilities().clone();
+        let with_slash = base.with_slash.map(|store| Self::open(store, Arc::clone(&cache), offline.clone(), "/"));
+        let capabilities = Capabilities { with_slash, disk_cache: Some(Arc::clone(&cache)), offline, ..base };
+        Arc::new(CachedStorage { store: Some(store), cache, before_key, capabilities })
+    }
+
+    fn contact(&self) -> Contact {
+        self.capabilities.offline.as_ref().map_or(Contact::Online, |switch| switch.contact())
+    }
+
     /// Returns the store, if it may be contacted now.
     fn asked(&self) -> Option<&dyn Storage> {
-        let is_online = self.capabilities.offline.as_ref().is_none_or(|switch| switch.is_online());
-        self.store.as_deref().filter(|_| is_online)
+        self.store.as_deref().filter(|_| self.contact() != Contact::Offline)
+    }
+
+    /// Adds an object to the cache, if the store's answers are kept now.
+    fn keep(&self, key: &str, bytes: Bytes) {
+        if self.contact() == Contact::Online {
+            self.cache.put_in_background(Name::whole(key), bytes, ());
+        }
     }
 
     /// Records the current state of `key`, and waits until that is done, so that it cannot
     /// overwrite a later state.
     async fn record(&self, key: &str, answer: CachedDocument) {
-        let key = key.to_owned();
+        // An answer that comes when the attempt has failed is of no more worth.
+        if self.contact() != Contact::Online {
+            return;
+        }
+        let key = format!("{}{key}", self.before_key);
         let recorded = self.cache.run_blocking(move |cache| {
             cache.record_document(&key, &answer);
             Some(())
@@ -103,7 +153,7 @@ impl CachedStorage {
 
     /// Returns document `key` as it was last seen.
     async fn seen(&self, key: &str, limit: u64) -> Option<CachedDocument> {
-        let key = key.to_owned();
+        let key = format!("{}{key}", self.before_key);
         self.cache.run_blocking(move |cache| cache.document(&key, limit)).await
     }
 
@@ -145,7 +195,10 @@ impl CachedStorage {
         let place = self.cache.directory().display();
         Error::new(
             ErrorKind::Offline,
-            format!("{what}: not in the cache {place}, and --offline forbids asking the store: mount without it"),
+            format!(
+                "{what}: not in the cache {place}, and the store is not asked (--offline): `icechunkfs refresh` of a \
+                 writable mount asks it"
+            ),
         )
     }
 
@@ -158,15 +211,26 @@ impl CachedStorage {
     }
 
     async fn discard(&self, key: &str) {
+        if self.contact() != Contact::Online {
+            return;
+        }
         // An entry that is still being added would appear after the removal.
         self.cache.flush().await;
         let key = key.to_owned();
+        let document = format!("{}{key}", self.before_key);
         let forgotten = self.cache.run_blocking(move |cache| {
             cache.forget(&key);
+            cache.forget(&document);
             Some(())
         });
         let _ = forgotten.await;
     }
+}
+
+/// Returns true for documents that say what a repository has now. Others that are stored on
+/// condition are copies, which nobody reads.
+fn is_current(key: &str) -> bool {
+    key == "repo" || key == "config.yaml" || key.starts_with("refs/")
 }
 
 fn listing(prefix: &str) -> String {
@@ -188,7 +252,7 @@ impl Storage for CachedStorage {
                 }
                 let found = store.ok_or_else(|| self.missing(key))?.read(key, limit, mode).await?;
                 if let Some(object) = &found {
-                    self.cache.put_in_background(Name::whole(key), object.bytes.clone(), ());
+                    self.keep(key, object.bytes.clone());
                 }
                 Ok(found)
             }
@@ -202,14 +266,15 @@ impl Storage for CachedStorage {
     async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
         // Documents will be read whole; the end of each chunk in an object is unknown here.
         let (object, document) = match &content {
-            _ if key.starts_with(BULK) => (None, None),
-            Content::New(bytes) => (Some(bytes.clone()), None),
-            Content::Conditional(bytes, _) | Content::Unless { bytes, .. } => (None, Some(bytes.clone())),
+            Content::New(bytes) if !key.starts_with(BULK) => (Some(bytes.clone()), None),
+            Content::Conditional(bytes, _) | Content::Unless { bytes, .. } if is_current(key) => {
+                (None, Some(bytes.clone()))
+            }
             _ => (None, None),
         };
         self.writable()?.store(key, content).await?;
         if let Some(bytes) = object {
-            self.cache.put_in_background(Name::whole(key), bytes, ());
+            self.keep(key, bytes);
         }
         // So that a mount that begins offline shows what was committed last. Without a version, the
         // next request transfers the document again.

@@ -23,8 +23,8 @@ impl dyn Storage + '_ {
     }
 
     /// Returns the reason why nothing can be written here, if there is one.
-    pub fn read_only(&self) -> Option<&'static str> {
-        self.capabilities().read_only
+    pub fn read_only(&self) -> Option<&str> {
+        self.capabilities().read_only.as_deref()
     }
 
     /// Returns the local directory that holds the repository, if there is one.

@@ -207,7 +207,7 @@ impl LocalStorage {
         let locks = Locks::of(&root, single_writer);
         let files = Arc::new(LocalFiles { root, locks });
         let capabilities = Capabilities {
-            read_only: if let Locks::Unsafe(why) = locks { Some(why) } else { None },
+            read_only: if let Locks::Unsafe(why) = locks { Some(why.into()) } else { None },
             local_path: Some(path),
             local_files: Some(Arc::clone(&files)),
             ..Capabilities::new(location)
@@ -403,7 +403,7 @@ impl Storage for LocalStorage {
     }
 
     async fn check_conditions(&self, _key: &str, _limit: u64) -> Result<()> {
-        self.capabilities.read_only.map_or(Ok(()), |why| Err(Error::new(ErrorKind::Unsupported, why)))
+        self.capabilities.read_only.as_ref().map_or(Ok(()), |why| Err(Error::new(ErrorKind::Unsupported, why.as_ref())))
     }
 }
 

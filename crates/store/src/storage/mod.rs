@@ -35,6 +35,7 @@ mod staging;
 mod transport;
 pub mod virtuals;
 
+use std::borrow::Cow;
 use std::fmt::Debug;
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -46,9 +47,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tracing::info;
 
-pub use self::cached::OfflineSwitch;
+pub use self::cached::{Contact, OfflineSwitch};
 pub use self::clock::StoreClock;
 use self::local::LocalStorage;
 use self::location::{Location, StorePlace};
@@ -113,7 +113,7 @@ pub struct Capabilities {
     /// Location, as messages and `/proc/mounts` show it.
     pub location: String,
     /// Reason why nothing can be written, if there is one.
-    pub read_only: Option<&'static str>,
+    pub read_only: Option<Cow<'static, str>>,
     /// Local directory that holds the repository, if there is one.
     pub local_path: Option<PathBuf>,
     /// Direct access to the files, if objects are local files.
@@ -377,11 +377,11 @@ pub async fn open(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
                 Ok::<Arc<dyn Storage>, Error>(Arc::new(store))
             };
             match cache {
-                Some(cache) if settings.offline => {
-                    // What is known of the store is read, and nothing is sent.
-                    let store = connect().await.inspect_err(|error| info!("nothing can be committed: {error}"));
-                    Ok(cached::offline(store.ok(), cache, shown.clone()))
-                }
+                // What is known of the store is read, and nothing is sent.
+                Some(cache) if settings.offline => Ok(match connect().await {
+                    Ok(store) => cached::offline(store, cache),
+                    Err(error) => cached::without_store(cache, shown.clone(), &error),
+                }),
                 None if settings.offline => {
                     Err(Error::invalid("--offline shows the content of a cache: pass it with --cache"))
                 }

@@ -132,7 +132,7 @@ impl ObjectStorage {
             Ok(ObjectStorage {
                 store,
                 capabilities: Capabilities {
-                    read_only,
+                    read_only: read_only.map(Into::into),
                     with_slash,
                     in_flight,
                     clock,

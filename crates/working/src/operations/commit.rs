@@ -82,7 +82,20 @@ impl Session {
     /// [`ErrorKind::Stale`]: icechunkfs_base::error::ErrorKind::Stale
     pub async fn commit(&self, options: CommitOptions) -> Result<Committed> {
         let _turn = self.take_turn().await;
-        self.go_online().await?;
+        // From here on it can be cancelled.
+        let progress = Ended(Arc::new(CommitProgress::with_ticket(options.ticket.clone())));
+        *self.progress.lock() = Arc::clone(&progress.0);
+        progress.0.enter(Stage::Closing);
+        let was_offline = self.go_online().await?;
+        progress.0.check()?;
+        let committed = self.commit_online(options, &progress.0).await;
+        if let (Err(error), true) = (&committed, was_offline) {
+            self.go_offline_after(error);
+        }
+        committed
+    }
+
+    async fn commit_online(&self, options: CommitOptions, progress: &CommitProgress) -> Result<Committed> {
         self.resolve_pending().await?;
         let mut options = options;
         if options.amend && options.message.is_empty() {
@@ -90,12 +103,9 @@ impl Session {
             options.message = self.working.upper().base().tree.snapshot().message().to_owned();
         }
         let message = options.message.clone();
-        let progress = Ended(Arc::new(CommitProgress::with_ticket(options.ticket.clone())));
-        *self.progress.lock() = Arc::clone(&progress.0);
-        progress.0.enter(Stage::Closing);
         let (parent, committed, invalidations) = {
             let guard = self.working.upper().quiesce().await;
-            let commit = Commit { session: self, guard, options, progress: &progress.0 };
+            let commit = Commit { session: self, guard, options, progress };
             let mut prepared = commit.prepare().await?;
             if !prepared.is_needed {
                 return Ok(prepared.report);

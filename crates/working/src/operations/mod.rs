@@ -43,7 +43,7 @@ use self::resolve::OpenConflicts;
 use crate::overlay::frozen::Frozen;
 use crate::overlay::{Ino, WorkingTree};
 use icechunkfs_base::blocking::blocking;
-use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Metered;
 use icechunkfs_base::metrics;
 use icechunkfs_format::format::ids::ObjectId;
@@ -51,7 +51,7 @@ use icechunkfs_repo::commit::engine::Engine;
 use icechunkfs_repo::commit::progress::{CommitProgress, CommitState};
 use icechunkfs_repo::reader::Reader;
 use icechunkfs_repo::repo::Repository;
-use icechunkfs_store::storage::Storage;
+use icechunkfs_store::storage::{Contact, OfflineSwitch, Storage};
 use icechunkfs_tree::mount_facts::{MountFacts, log_text};
 
 /// Working tree of a mount, with the repository that it is committed to.
@@ -93,6 +93,29 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.working.moves().settle();
     }
+}
+
+/// Attempt to go online, which ends offline unless it succeeds.
+struct Attempt<'a>(&'a OfflineSwitch);
+
+impl<'a> Attempt<'a> {
+    fn begin(switch: &'a OfflineSwitch) -> Self {
+        switch.set(Contact::Trying);
+        Attempt(switch)
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if self.0.contact() == Contact::Trying {
+            self.0.set(Contact::Offline);
+        }
+    }
+}
+
+/// Returns true if the store was probably not reached.
+fn is_of_network(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::Timeout)
 }
 
 impl Session {
@@ -171,29 +194,50 @@ impl Session {
 
     /// Returns true if the store is not asked yet, since the mount began offline.
     pub fn is_offline(&self) -> bool {
-        self.storage.capabilities().offline.as_ref().is_some_and(|switch| !switch.is_online())
+        self.storage.capabilities().offline.as_ref().is_some_and(|switch| switch.contact() != Contact::Online)
     }
 
-    /// Ends that, if the store answers and this mount may write to it. Called by operations that
-    /// need the branch as it is now.
+    /// Asks the store from now on, if the mount is offline, the store answers and is the one that
+    /// the changes were made to, and this mount may write to it. Called by operations that need the
+    /// branch as it is now. Returns true if the mount was offline.
     ///
     /// Errors: those of the store, and [`ErrorKind::ReadOnly`]; the mount is offline still.
-    async fn go_online(&self) -> Result<()> {
-        let Some(switch) = self.storage.capabilities().offline.as_ref().filter(|switch| !switch.is_online()) else {
-            return Ok(());
+    async fn go_online(&self) -> Result<bool> {
+        let Some(switch) = self.storage.capabilities().offline.as_ref().filter(|_| self.is_offline()) else {
+            return Ok(false);
         };
-        switch.set_online(true);
+        let attempt = Attempt::begin(switch);
         let checked = self.check_store().await;
-        if checked.is_err() {
-            switch.set_online(false);
+        if checked.is_ok() {
+            switch.set(Contact::Online);
         }
-        checked.context(|| "the mount stays offline, and what it has is kept; try again when the store can be reached")
+        drop(attempt);
+        match checked {
+            Ok(()) => Ok(true),
+            Err(error) if is_of_network(&error) => Err(error
+                .context("the mount stays offline, and what it has is kept: try again when the store can be reached")),
+            Err(error) => Err(error.context("the mount stays offline, and what it has is kept")),
+        }
+    }
+
+    /// Takes that back after a failed operation: requests of programs would wait for a store that
+    /// is gone again.
+    fn go_offline_after(&self, error: &Error) {
+        let is_decided = !self.working.upper().is_undecided();
+        if let Some(switch) =
+            self.storage.capabilities().offline.as_ref().filter(|_| is_decided && is_of_network(error))
+        {
+            switch.set(Contact::Offline);
+        }
     }
 
     /// Checks what a mount that begins online checks first.
     async fn check_store(&self) -> Result<()> {
-        let branch = &self.working.upper().origin().branch;
-        match self.repository().await?.read_only_reason(branch).await? {
+        let recorded = self.working.upper().origin();
+        let repository = self.repository().await?;
+        let found = identity::origin_of(&repository, &recorded.branch).await?;
+        identity::compare(&repository, recorded, &found, self.working.upper().scratch().path()).await?;
+        match repository.read_only_reason(&recorded.branch).await? {
             None => Ok(()),
             Some(why) => Err(Error::new(ErrorKind::ReadOnly, format!("nothing can be committed: {why}"))),
         }

@@ -85,8 +85,12 @@ pub async fn open(
     working.upper().begin_upkeep();
     if let Some(publishing) = publishing {
         let guard = working.upper().quiesce().await;
-        let finished = finish(repository, &working, &reader, &guard, publishing).await;
-        if finished.context(|| "a commit that was interrupted")?.is_none() {
+        let finished = match finish(repository, &working, &reader, &guard, publishing).await {
+            // It may be found at the next commit.
+            Err(error) if error.kind() == ErrorKind::Offline => None,
+            finished => finished.context(|| "a commit that was interrupted")?,
+        };
+        if finished.is_none() {
             info!("a commit was interrupted before it was visible: its changes are still here");
             working.upper().set_may_land();
         }
@@ -212,8 +216,9 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
     let switch = &repository.storage().capabilities().offline;
     let tip = match tip {
-        // Offline, what was seen of the branch may be older than the base.
-        Ok(tip) if switch.is_some() && !matches!(is_ancestor(repository, base, tip).await, Ok(true)) => Ok(base),
+        // What was seen of the branch may be older than the base, or newer and not in the cache:
+        // the cache has the base as far as it was read here.
+        Ok(_) if switch.is_some() => Ok(base),
         tip => tip,
     };
     match find_landed(repository, working, base).await {

@@ -71,7 +71,15 @@ impl Session {
     /// reset or amended. A mount without changes follows such a branch.
     pub async fn refresh(&self) -> Result<String> {
         let _turn = self.take_turn().await;
-        self.go_online().await?;
+        let was_offline = self.go_online().await?;
+        let refreshed = self.refresh_online().await;
+        if let (Err(error), true) = (&refreshed, was_offline) {
+            self.go_offline_after(error);
+        }
+        refreshed
+    }
+
+    async fn refresh_online(&self) -> Result<String> {
         self.resolve_pending().await?;
         let stages = Stages::begin("waiting for open files");
         let (report, invalidations) = {

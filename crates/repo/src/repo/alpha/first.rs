@@ -39,7 +39,7 @@ struct FirstLayout {
 pub(super) fn present_current_keys(storage: Arc<dyn Storage>) -> Arc<dyn Storage> {
     let base = storage.capabilities().clone();
     let capabilities = Capabilities {
-        read_only: Some("it is of an Icechunk release before 0.2"),
+        read_only: Some("it is of an Icechunk release before 0.2".into()),
         // The names of the files are not today's keys.
         local_files: None,
         with_slash: None,
