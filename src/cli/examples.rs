@@ -51,7 +51,8 @@ Examples:
   icechunkfs diff mnt                       # uncommitted changes
   icechunkfs diff repo v1.0 main --patch    # nodes, chunks by array, lines of zarr.json
   icechunkfs diff repo v1.0 main ocean/temp # only what is there, or was
-  icechunkfs diff repo main~1 main --stat   # counts";
+  icechunkfs diff repo main~1 main --stat   # counts
+  icechunkfs diff repo main~1 main --values # elements of chunks, and by how much";
 
 pub(super) const AMEND: &str = "\
 Example:

@@ -64,6 +64,7 @@ const CHAPTERS: &[(&str, &[&str])] = &[
             "icechunkfs diff repo main~1 main",
             "icechunkfs diff repo main~1 main --patch",
             "icechunkfs diff repo main~1 main --stat",
+            "icechunkfs diff repo main~1 main sst --values",
             "icechunkfs log repo sst --chunks 1,0 --oneline",
             "printf x > mnt/sst/c/0/0",
             "icechunkfs discard mnt sst",

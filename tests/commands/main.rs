@@ -11,6 +11,7 @@ mod config;
 mod confirm;
 mod detached;
 mod diff;
+mod diff_values;
 mod doctor;
 mod entry_points;
 mod examples_page;

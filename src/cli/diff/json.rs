@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::Compared;
+use super::values::Outcome;
 use crate::cli::print_json;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
@@ -59,9 +60,11 @@ impl Serialize for Nodes<'_> {
         let Report { compared, failure } = self.0;
         let mut nodes = serializer.serialize_seq(None)?;
         let mut meter = Meter::brief("the documents of a node");
-        for difference in &*compared.nodes {
+        for (at, difference) in compared.nodes.iter().enumerate() {
             meter.restart();
-            match node(compared, difference, &mut meter) {
+            let row = node(compared, difference, &mut meter);
+            let values = compared.values.get(&at).map(Outcome::json);
+            match row.map(|row| row.map(|row| NodeRow { values, ..row })) {
                 Ok(node) => nodes.serialize_element(&node)?,
                 Err(error) => {
                     failure.replace(Some(error));
@@ -88,6 +91,8 @@ struct NodeRow<'a> {
     chunks: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     coords: Option<CoordsRow<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    values: Option<Value>,
 }
 
 #[derive(Serialize)]
@@ -149,6 +154,7 @@ fn node<'a>(compared: &'a Compared, difference: &'a NodeDifference, meter: &mut 
         after: document(&after)?,
         chunks: (shown.is_array() && difference.chunks.is_any()).then(|| chunks(&difference.chunks)),
         coords: difference.coords.as_ref().filter(|_| difference.chunks.is_any()).map(CoordsRow::of),
+        values: None,
     }))
 }
 

@@ -1,17 +1,24 @@
 //! `icechunkfs diff`: the uncommitted changes in a mount, or the differences between two snapshots.
 //!
 //! This module has the arguments and computes the differences; [`text`] and [`json`] print them,
-//! [`logs`] prints transaction logs.
+//! [`values`] compares elements, [`logs`] prints transaction logs.
 
 mod json;
 mod logs;
 mod text;
+#[cfg(feature = "netcdf")]
+mod values;
+#[cfg(not(feature = "netcdf"))]
+#[path = "no_values.rs"]
+mod values;
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use clap::Args;
 
+use self::values::Outcome;
 use super::control_client::MountpointArgs;
 use super::mount_options::parse_root;
 use super::open::MemoryLimits;
@@ -60,6 +67,11 @@ pub(crate) struct DiffArgs {
     /// repository are read as far as that is allowed.
     #[arg(long, requires = "from", conflicts_with = "logs")]
     content: bool,
+    /// Decode the chunks that differ, and show for each array how many elements differ, by how much
+    /// at most, and the first ten of them. Chunks outside the repository are read as far as that is
+    /// allowed.
+    #[arg(long, requires = "from", conflicts_with_all = ["stat", "logs"])]
+    values: bool,
     /// Show everything that the transaction logs of the commits after FROM up to TO list as
     /// changed, whatever the result, as the Icechunk library does. FROM must be an ancestor of TO.
     #[arg(long, requires = "from")]
@@ -68,7 +80,9 @@ pub(crate) struct DiffArgs {
     /// "kind" (group or array), "what" (a list of added, removed, moved, changed, chunks) and,
     /// where it applies, "from" (its path before), "before" and "after" (its zarr.json), "chunks"
     /// ({"added", "changed", "removed"}, each with "count" and "bytes", changed also with
-    /// "bytes_before"), with --chunks "coords". With --logs: {"from", "to", "new_groups",
+    /// "bytes_before"), with --chunks "coords", with --values "values" ({"compared", "differing",
+    /// "largest", "fill_value_differs", "codecs_differ", "first" (a list of "index", "before",
+    /// "after")}, or {"not_compared": REASON}). With --logs: {"from", "to", "new_groups",
     /// "new_arrays", "deleted_groups", "deleted_arrays", "updated_groups", "updated_arrays",
     /// "updated_chunks" ({PATH: [COORDS]}), "moved_nodes" ([{"from", "to"}]), "nodes_in_neither",
     /// "missing_logs"}.
@@ -85,6 +99,8 @@ struct Compared {
     old: Snapshot,
     new: Snapshot,
     nodes: Metered<Vec<NodeDifference>>,
+    /// Results of comparing values, by the position of the array in `nodes`.
+    values: BTreeMap<usize, Outcome>,
 }
 
 /// Counts of differences.
@@ -131,7 +147,11 @@ pub(crate) fn run(arguments: &DiffArgs) -> Result<()> {
         };
         let nodes = compare::snapshots(&reader, &old, &new, wanted, &scope).await;
         let nodes = nodes.context(|| repository.storage().location().to_owned())?;
-        let compared = Compared { old, new, nodes };
+        let mut compared = Compared { old, new, nodes, values: BTreeMap::new() };
+        if arguments.values {
+            compared.values =
+                values::compare(&reader, &compared).await.context(|| repository.storage().location().to_owned())?;
+        }
         if arguments.json {
             return json::print(&compared);
         }

@@ -29,7 +29,7 @@ const LINE_BYTES: u64 = 256;
 pub(super) fn print(compared: &Compared, patch: bool) -> Result<()> {
     let moves = topmost_moves(compared);
     let mut out = Lines::new();
-    for difference in &*compared.nodes {
+    for (at, difference) in compared.nodes.iter().enumerate() {
         let (before, after) = compared.node(difference);
         let kind = |node: &Node<'_>| if node.is_array() { "array" } else { "group" };
         let chunks = &difference.chunks;
@@ -47,6 +47,9 @@ pub(super) fn print(compared: &Compared, patch: bool) -> Result<()> {
             for (sign, list) in [('+', &lists.added), ('~', &lists.changed), ('-', &lists.removed)] {
                 list.iter().try_for_each(|coords| out.line(format_args!("  {sign} {}", spelled(coords))))?;
             }
+        }
+        if let (Some(outcome), Some(after)) = (compared.values.get(&at), &after) {
+            outcome.lines(after.path).iter().try_for_each(|line| out.line(format_args!("{line}")))?;
         }
         if patch && (before.is_none() || after.is_none() || difference.is_changed) {
             documents(before.as_ref(), after.as_ref(), &mut out)?;

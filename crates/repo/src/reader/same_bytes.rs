@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::{NativeChunk, Reader};
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
@@ -39,6 +41,14 @@ pub(crate) async fn have_same_bytes(reader: &Arc<Reader>, a: &ChunkPayload, b: &
         }
     }
     Ok(true)
+}
+
+impl Reader {
+    /// Reads all bytes of a chunk, and does not keep them. The caller has memory for them.
+    pub async fn read_payload(self: &Arc<Self>, payload: &ChunkPayload) -> Result<Bytes> {
+        let length = usize::try_from(payload.length()).unwrap_or(usize::MAX);
+        piece(self, payload, 0, length).await.map(Bytes::from)
+    }
 }
 
 async fn piece(reader: &Arc<Reader>, payload: &ChunkPayload, offset: u64, length: usize) -> Result<Vec<u8>> {

@@ -40,6 +40,7 @@ mod record_dimension;
 mod rows;
 mod stored;
 mod times;
+pub mod values;
 mod variable;
 
 use std::num::NonZeroUsize;

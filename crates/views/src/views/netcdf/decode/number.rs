@@ -21,7 +21,7 @@ pub(in super::super) enum NumberType {
 
 /// Number while it is converted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Number {
+pub(in super::super) enum Number {
     Int(i128),
     Float(f64),
 }
@@ -76,7 +76,7 @@ impl NumberType {
     }
 
     /// Returns the number in `bytes`, as many as it has.
-    pub(super) fn get(self, bytes: &[u8]) -> Number {
+    pub(in super::super) fn get(self, bytes: &[u8]) -> Number {
         match self {
             NumberType::Bool => Number::Int(i128::from(bytes.first().is_some_and(|byte| *byte != 0))),
             NumberType::Int { signed, .. } => {
