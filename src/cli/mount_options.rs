@@ -347,7 +347,7 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Arguments, clap::Error> {
     let arguments = match Arguments::try_parse_from(words) {
         // Only help needs its texts.
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
-            short_help::shortened(Arguments::built()).try_get_matches_from(words)?;
+            short_help::shortened().try_get_matches_from(words)?;
             return Err(error);
         }
         parsed => parsed?,

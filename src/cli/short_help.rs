@@ -1,6 +1,8 @@
 //! The short help, `-h`: the options that most people need. `--help` has all.
 
-use clap::{Arg, Command};
+use clap::{Arg, Command, CommandFactory};
+
+use super::args::Arguments;
 
 /// Options of `mount` in its short help.
 const OF_MOUNT: [&str; 26] = [
@@ -50,10 +52,19 @@ const OF_STORES: [&str; 15] = [
     "error_format",
 ];
 
-/// Returns `program`, which is built, with short helps, which say how many options they leave out.
-pub(super) fn shortened(program: Command) -> Command {
-    let names: Vec<String> = program.get_subcommands().map(|command| command.get_name().to_owned()).collect();
-    names.into_iter().fold(program, |program, name| program.mut_subcommand(name, shortened_command))
+/// Returns the parser with short helps, which say how many options they leave out.
+pub(super) fn shortened() -> Command {
+    let mut program = Arguments::command();
+    for command in program.get_subcommands_mut() {
+        // Whether a command has two helps is found out when it is built, before its arguments have.
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        *command = std::mem::take(command).after_long_help(help);
+    }
+    let mut program = Arguments::build(program);
+    for command in program.get_subcommands_mut().filter(|command| command.get_name() != "help") {
+        *command = shortened_command(std::mem::take(command));
+    }
+    program
 }
 
 fn shortened_command(command: Command) -> Command {
@@ -83,21 +94,23 @@ fn first_sentence(arg: Arg) -> Arg {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::args::Arguments;
     use super::*;
 
     #[test]
     fn short_help_fits_a_screen_and_names_options_that_there_are() {
-        let mut program = shortened(Arguments::built());
-        let mount = program.find_subcommand_mut("mount").unwrap();
+        let program = shortened();
+        let mount = program.find_subcommand("mount").unwrap();
         for id in OF_MOUNT {
             assert!(mount.get_arguments().any(|arg| arg.get_id() == id), "{id}");
         }
         for id in OF_STORES {
             assert!(mount.get_arguments().any(|arg| arg.get_id() == id), "{id}");
         }
-        let short = mount.render_help().to_string();
-        let long = mount.render_long_help().to_string();
+        // As it is asked for: what is rendered from here may be another text.
+        let asked =
+            |word: &str| shortened().try_get_matches_from(["icechunkfs", "mount", word]).unwrap_err().to_string();
+        let short = asked("-h");
+        let long = asked("--help");
         let options = |help: &str| help.lines().filter(|line| line.trim_start().starts_with('-')).count();
         assert!(options(&short) < 32 && options(&long) > 55 && short.lines().count() < 85, "{short}");
         assert!(short.contains("more.") && !long.contains("more.\n\n"), "{short}");
