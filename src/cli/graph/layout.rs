@@ -50,19 +50,21 @@ const LANE: u64 = 40;
 /// Fails with [`ErrorKind::OutOfMemory`](icechunkfs_base::error::ErrorKind::OutOfMemory) if there
 /// are too many lanes side by side.
 pub(crate) fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Result<Metered<Vec<Row>>> {
-    let merged = |commit: &Commit| commit.merged;
-    // A record that names a later commit would keep commits from being drawn.
-    let is_sound = || Below::of(commits, merged).drawable(commits) == Below::of(commits, |_| None).drawable(commits);
-    if commits.iter().any(|commit| commit.merged.is_some())
-        && is_sound()
-        && let Ok(rows) = lay_out(commits, first, limit, merged)
-    {
-        return Ok(rows);
+    let plain = Below::of(commits, |_| None);
+    if commits.iter().any(|commit| commit.merged.is_some()) {
+        let linked = Below::of(commits, |commit| commit.merged);
+        // A record that names a later commit would keep commits from being drawn.
+        if linked.clone().drawable() == plain.clone().drawable()
+            && let Ok(rows) = lay_out(commits, first, limit, linked)
+        {
+            return Ok(rows);
+        }
     }
-    lay_out(commits, first, limit, |_| None)
+    lay_out(commits, first, limit, plain)
 }
 
 /// The commits to which lines lead down from each commit, by their positions.
+#[derive(Clone)]
 struct Below {
     /// Parent, and what was merged.
     places: Vec<[Option<usize>; 2]>,
@@ -99,10 +101,10 @@ impl Below {
     }
 
     /// Returns the number of commits that can be drawn: all but those of cycles, and below them.
-    fn drawable(mut self, commits: &[Commit]) -> usize {
+    fn drawable(mut self) -> usize {
         let mut ready: Vec<usize> = self.tips().collect();
         let mut drawn = 0;
-        while let Some(n) = ready.pop().filter(|_| drawn < commits.len()) {
+        while let Some(n) = ready.pop().filter(|_| drawn < self.places.len()) {
             drawn += 1;
             let below = self.places.get(n).copied().unwrap_or_default();
             ready.extend(below.into_iter().flatten().filter(|place| self.draw(*place)));
@@ -111,14 +113,9 @@ impl Below {
     }
 }
 
-fn lay_out(
-    commits: &[Commit],
-    first: Option<ObjectId>,
-    limit: usize,
-    merged: impl Fn(&Commit) -> Option<ObjectId>,
-) -> Result<Metered<Vec<Row>>> {
+/// Lays out the commits with the lines of `below`.
+fn lay_out(commits: &[Commit], first: Option<ObjectId>, limit: usize, mut below: Below) -> Result<Metered<Vec<Row>>> {
     let mut meter = Meter::new("the lanes of the graph");
-    let mut below = Below::of(commits, merged);
     let mut tips: BinaryHeap<(u64, usize)> = BinaryHeap::new();
     for (n, commit) in below.tips().filter_map(|n| Some((n, commits.get(n)?))) {
         tips.push((commit.time, usize::MAX - n));

@@ -109,8 +109,7 @@ fn lines(rows: &[Row], commits: &[Commit]) -> String {
             Some((parent, lane)) => {
                 let x1 = x(*lane);
                 let y1 = y(*parent);
-                let bend = y1 - ROW;
-                format!("M{x0} {y0}V{bend}C{x0} {} {x1} {} {x1} {y1}", y1 - ROW / 3, y1 - ROW * 2 / 3)
+                format!("M{x0} {y0}{}", descent(x0, y1 - ROW, x1, y1))
             }
             // The parent is not drawn: the line leaves the picture.
             None => format!("M{x0} {y0}V{}", y(rows.len())),
@@ -122,22 +121,24 @@ fn lines(rows: &[Row], commits: &[Commit]) -> String {
         let Some(commit) = commits.get(row.commit) else { continue };
         let x0 = x(row.lane);
         let y0 = y(n);
-        let mut at = x(opening);
+        let at = x(opening);
         let below = y0 + ROW;
         let mut path = format!("M{x0} {y0}C{x0} {} {at} {} {at} {below}", y0 + ROW * 2 / 3, y0 + ROW / 3);
         let place = commit.merged.and_then(|merged| place.get(&merged));
         let end = place.map_or(y(rows.len()), |(merged, _)| y(*merged));
         if let Some((_, lane)) = place.filter(|(_, lane)| *lane != opening) {
-            let bend = below.max(end - ROW);
-            at = x(*lane);
-            let from = x(opening);
-            path += &format!("V{bend}C{from} {} {at} {} {at} {end}", end - ROW / 3, end - ROW * 2 / 3);
+            path += &descent(at, below.max(end - ROW), x(*lane), end);
         } else {
             path += &format!("V{end}");
         }
         let _ = writeln!(out, "<path class=\"line\" stroke=\"{}\" d=\"{path}\"/>", color(opening));
     }
     out
+}
+
+/// Continues a line down lane `from`, and from `bend` on into `to`, which it reaches at `end`.
+fn descent(from: usize, bend: usize, to: usize, end: usize) -> String {
+    format!("V{bend}C{from} {} {to} {} {to} {end}", end - ROW / 3, end - ROW * 2 / 3)
 }
 
 /// Draws the text beside a commit. Returns the position at which it ends.

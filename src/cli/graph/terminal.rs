@@ -279,7 +279,8 @@ mod tests {
         let then = ["├─┼─╯ │", "● │   │", "├─┼───╯", "● │", "├─╯", "○"];
         let expected: Vec<&str> = first.into_iter().chain(then).collect();
         assert_eq!(drawn(tree, &[(4, 3), (6, 5)], PLAIN), expected);
-        // What is not among the commits has no line; nor has a record that contradicts the history.
+        // A merged commit that is not in the list has no line; nor has a record that contradicts
+        // the history.
         assert_eq!(drawn(&[(1, 0), (2, 1)], &[(2, 9)], PLAIN), ["●", "○"]);
         assert_eq!(drawn(&[(1, 0), (2, 1), (3, 2)], &[(1, 3)], PLAIN), ["●", "●", "○"]);
         assert_eq!(drawn(&[(1, 0), (2, 1)], &[(1, 1)], PLAIN), ["●", "○"]);
