@@ -433,7 +433,7 @@ async fn open_older(
 fn check_storage_writable(storage: &dyn Storage) -> Result<()> {
     match storage.read_only() {
         Some(why) => Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location()))),
-        None if storage.capabilities().offline.as_ref().is_some_and(|switch| switch.contact() == Contact::Offline) => {
+        None if storage.capabilities().contact() == Contact::Offline => {
             Err(Error::new(ErrorKind::ReadOnly, format!("{}: nothing can be written offline", storage.location())))
         }
         None => Ok(()),

@@ -119,18 +119,14 @@ impl CachedStorage {
         Arc::new(CachedStorage { store: Some(store), cache, before_key, capabilities })
     }
 
-    fn contact(&self) -> Contact {
-        self.capabilities.offline.as_ref().map_or(Contact::Online, |switch| switch.contact())
-    }
-
     /// Returns the store, if it may be contacted now.
     fn asked(&self) -> Option<&dyn Storage> {
-        self.store.as_deref().filter(|_| self.contact() != Contact::Offline)
+        self.store.as_deref().filter(|_| self.capabilities.contact() != Contact::Offline)
     }
 
     /// Adds an object to the cache, if the store's answers are kept now.
     fn keep(&self, key: &str, bytes: Bytes) {
-        if self.contact() == Contact::Online {
+        if self.capabilities.contact() == Contact::Online {
             self.cache.put_in_background(Name::whole(key), bytes, ());
         }
     }
@@ -139,7 +135,7 @@ impl CachedStorage {
     /// overwrite a later state.
     async fn record(&self, key: &str, answer: CachedDocument) {
         // An answer that comes when the attempt has failed is of no more worth.
-        if self.contact() != Contact::Online {
+        if self.capabilities.contact() != Contact::Online {
             return;
         }
         let key = format!("{}{key}", self.before_key);
@@ -211,16 +207,15 @@ impl CachedStorage {
     }
 
     async fn discard(&self, key: &str) {
-        if self.contact() != Contact::Online {
+        if self.capabilities.contact() != Contact::Online {
             return;
         }
         // An entry that is still being added would appear after the removal.
         self.cache.flush().await;
         let key = key.to_owned();
-        let document = format!("{}{key}", self.before_key);
+        let document = (!self.before_key.is_empty()).then(|| format!("{}{key}", self.before_key));
         let forgotten = self.cache.run_blocking(move |cache| {
-            cache.forget(&key);
-            cache.forget(&document);
+            std::iter::once(key).chain(document).for_each(|key| cache.forget(&key));
             Some(())
         });
         let _ = forgotten.await;

@@ -148,6 +148,11 @@ impl Capabilities {
         Capabilities { location: location.into(), ..Capabilities::default() }
     }
 
+    /// Returns whether the store may be contacted now.
+    pub fn contact(&self) -> Contact {
+        self.offline.as_ref().map_or(Contact::Online, |switch| switch.contact())
+    }
+
     /// Applies what the repository's configuration says about access to the storage.
     pub fn apply(&self, config: &RepoConfig) {
         self.new_objects.set(config);
@@ -377,7 +382,7 @@ pub async fn open(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
                 Ok::<Arc<dyn Storage>, Error>(Arc::new(store))
             };
             match cache {
-                // What is known of the store is read, and nothing is sent.
+                // Settings of the store are read, and nothing is sent.
                 Some(cache) if settings.offline => Ok(match connect().await {
                     Ok(store) => cached::offline(store, cache),
                     Err(error) => cached::without_store(cache, shown.clone(), &error),

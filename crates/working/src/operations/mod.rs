@@ -194,7 +194,7 @@ impl Session {
 
     /// Returns true if the store is not asked yet, since the mount began offline.
     pub fn is_offline(&self) -> bool {
-        self.storage.capabilities().offline.as_ref().is_some_and(|switch| switch.contact() != Contact::Online)
+        self.storage.capabilities().contact() != Contact::Online
     }
 
     /// Asks the store from now on, if the mount is offline, the store answers and is the one that
