@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
     if let Some(to) = &arguments.to {
         return elsewhere(arguments, to);
     }
-    // What was asked is true of a repository of version 2, whose migration may have to be finished.
+    // A repository of version 2, whose migration may have to be finished, is past the question.
     if !arguments.dry_run && open::run(arguments.repo.open())?.version() != SpecVersion::V2 {
         arguments.confirm.confirm(&format!(
             "Programs that know version 1 only will not be able to open {} any more. This cannot be undone.",

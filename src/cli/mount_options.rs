@@ -368,7 +368,7 @@ fn translate(lists: &[String]) -> Result<Vec<String>, clap::Error> {
     let program = Arguments::built();
     let known: Vec<&Arg> =
         program.find_subcommand("mount").into_iter().chain([&program]).flat_map(|c| c.get_arguments()).collect();
-    // What asks for help or the version is no option of a mount.
+    // Requests for help or the version are not options of a mount.
     let is_known =
         |name: &str| known.iter().any(|arg| arg.get_long() == Some(name)) && !["help", "version"].contains(&name);
     let words: Vec<String> = lists.iter().flat_map(|list| split(list)).collect();

@@ -56,7 +56,7 @@ const OF_STORES: [&str; 15] = [
 pub(super) fn shortened() -> Command {
     let mut program = Arguments::command();
     for command in program.get_subcommands_mut() {
-        // Whether a command has two helps is found out when it is built, before its arguments have.
+        // A build finds out whether a command has two helps, and its arguments get theirs later.
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         *command = std::mem::take(command).after_long_help(help);
     }

@@ -79,7 +79,7 @@ async fn of_array(
     let mut is_any = false;
     while let Some(page) = differences.page().await? {
         is_any |= !page.is_empty();
-        // What only one of them has need not be read.
+        // Chunks with elements of one array only need not be read.
         let shared = page.iter().filter(|chunk| old.overlaps(new, &chunk.coords));
         let work = |chunk| of_chunk(reader, &values, chunk);
         let take = |more| {

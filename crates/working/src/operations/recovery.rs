@@ -216,8 +216,8 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
     let switch = &repository.storage().capabilities().offline;
     let tip = match tip {
-        // What was seen of the branch may be older than the base, or newer and not in the cache:
-        // the cache has the base as far as it was read here.
+        // The branch as it was seen last may be older than the base, or newer and not in the cache.
+        // The cache has the base as far as it was read here.
         Ok(_) if switch.is_some() => Ok(base),
         tip => tip,
     };

@@ -188,7 +188,7 @@ impl ArrayValues {
             (Some(count), false) => {
                 let size = self.element.size;
                 let length = count.saturating_mul(size);
-                // What one codec returns lives beside what the next one makes.
+                // Input and output of a codec live at the same time.
                 let extra = self.chain.extra_memory(length, size);
                 let shard = self.chain.decompressed_shard(length, size);
                 length.saturating_mul(2).saturating_add(extra).saturating_add(shard) as u64
