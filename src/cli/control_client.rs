@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 
+use super::progress::State;
 use super::values::choice;
 use super::{interrupted, print, print_json, progress, replace_commits};
 use crate::fuse::open_mount::{Deadline, OpenMount, REPLY_TIMEOUT};
@@ -138,13 +138,11 @@ pub(crate) fn commit(arguments: &CommitArgs) -> Result<()> {
     let answer = match arguments.progress_fd {
         Some(number) => progress::reported(number, look, work)?,
         None => {
-            let draw = |bar: &ProgressBar| {
-                let Some(CommitProgress { stage, bytes, bytes_done, .. }) = look() else { return };
-                bar.set_length(bytes);
-                bar.set_position(bytes_done);
-                bar.set_message(stage);
+            let state = || {
+                let CommitProgress { stage, bytes, bytes_done, .. } = look()?;
+                Some(State::of_bytes(stage, (bytes_done, bytes)))
             };
-            progress::watched("{msg} {bar:40} {bytes}/{total_bytes} {bytes_per_sec}", draw, work)?
+            progress::watched(state, work)?
         }
     };
     for StageTime { stage, seconds } in look().map(|progress| progress.stages).unwrap_or_default() {

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use clap::Args;
-use indicatif::{HumanBytes, ProgressBar};
 
 use super::confirm::ConfirmArgs;
+use super::progress::State;
 use super::repo_args::RepoArgs;
 use super::view_args::ViewArgs;
 use super::virtual_args::VirtualArgs;
 use super::{open, print_result, progress};
 use icechunkfs_base::error::Result;
 use icechunkfs_base::printable;
+use icechunkfs_base::size;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use icechunkfs_working::transfer::destination::{self, Destination, ExportSource};
 use icechunkfs_working::transfer::export::{self, ExportOptions, ExportResult};
@@ -72,16 +73,12 @@ pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
     let path = destination::local(&arguments.dest)?;
     let options = arguments.view.options()?;
     let counters = Arc::new(Counters::default());
-    let draw = |bar: &ProgressBar| {
+    let state = || {
         let (found, done, bytes) = counters.now();
         // Nothing is drawn while a question is open.
-        if done > 0 {
-            bar.set_length(found);
-            bar.set_position(done);
-            bar.set_message(format!("{}", HumanBytes(bytes)));
-        }
+        (done > 0).then(|| State::of("exporting", (done, found), "files").with_bytes(bytes))
     };
-    let exported = progress::watched("{pos}/{len} files {wide_bar} {msg} {per_sec}", draw, || {
+    let exported = progress::watched(state, || {
         open::run(async {
             let repository = arguments.repo.open_with(&arguments.virtuals).await?;
             let found = repository.resolve_revision(&arguments.reference).await?;
@@ -130,7 +127,7 @@ fn to_text(exported: &ExportResult, dest: &str) -> String {
     let mut text = format!(
         "snapshot {snapshot} to {}: {would} {written} files, {}",
         printable::line(dest),
-        HumanBytes(*written_bytes)
+        size::text(*written_bytes)
     );
     if *unchanged > 0 {
         text += &format!("; {unchanged} were there");

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::confirm::ConfirmArgs;
+use super::progress::State;
 use super::repo_args::RepoArgs;
 use super::uncommitted;
 use super::{open, print_result, progress};
@@ -61,15 +61,12 @@ fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
     let finder = uncommitted::finder(repository.storage(), arguments.keep_scratch.clone(), Arc::clone(&found));
     let collect = |dry_run: bool| {
         let progress = Progress::default();
-        let draw = |bar: &ProgressBar| {
-            bar.set_message(if progress.is_removing() { "removing" } else { "finding reachable objects" });
-            let (done, all) = progress.files();
-            progress::show(bar, done, all);
+        let state = || {
+            let doing = if progress.is_removing() { "removing" } else { "finding reachable objects" };
+            State::of(doing, progress.files(), "files")
         };
         let options = GcOptions { older_than, dry_run };
-        progress::watched("{msg} {bar:40} {pos}/{len} files", draw, || {
-            runtime.block_on(collect(&repository, options, system_clock, &finder, &progress))
-        })
+        progress::watched(state, || runtime.block_on(collect(&repository, options, system_clock, &finder, &progress)))
     };
     let mut collected = None;
     if arguments.dry_run || !arguments.confirm.yes {

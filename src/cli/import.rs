@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use indicatif::{HumanBytes, ProgressBar};
 
 use super::export::listed;
+use super::progress::State;
 use super::values::choice;
 use super::{open, print, print_json, progress, replace_commits};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
@@ -14,7 +14,7 @@ use icechunkfs_base::printable;
 use icechunkfs_base::size;
 use icechunkfs_base::times::system_clock;
 use icechunkfs_repo::commit::engine::{EngineOptions, OnConflict};
-use icechunkfs_repo::commit::progress::{CommitProgress, Stage};
+use icechunkfs_repo::commit::progress::{CommitProgress, CommitState, Stage};
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
 use icechunkfs_store::recognize::{self, Kind};
@@ -91,20 +91,18 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
         EngineOptions { pack_below: arguments.pack_below, memory: limits.uploads(), ..EngineOptions::default() };
     let counters = Arc::new(Counters::default());
     let progress = CommitProgress::default();
-    let draw = |bar: &ProgressBar| {
-        let state = progress.now();
-        bar.set_length(state.bytes);
-        bar.set_position(state.bytes_done);
-        let message = match (state.stage, counters.now()) {
-            (Stage::Waiting, (found, _, 0)) => format!("looking at files: {found}"),
-            (Stage::Waiting, (_, _, bytes)) => format!("comparing with the branch: {}", HumanBytes(bytes)),
-            (stage, _) => <&str>::from(stage).to_owned(),
-        };
-        bar.set_message(message);
+    let state = || match (progress.now(), counters.now()) {
+        (CommitState { stage: Stage::Waiting, .. }, (found, done, 0)) => {
+            State::of("looking at files", (done, found), "files")
+        }
+        (CommitState { stage: Stage::Waiting, .. }, (found, done, bytes)) => {
+            State::of("comparing with the branch", (done, found), "files").with_bytes(bytes)
+        }
+        (now, _) => State::of_bytes(<&str>::from(now.stage), (now.bytes_done, now.bytes)),
     };
     check_source(arguments)?;
     let new = NewDirectories::of(&arguments.repo);
-    let imported = progress::watched("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}", draw, || {
+    let imported = progress::watched(state, || {
         open::run(async {
             let target = target(arguments).await?;
             let budget = |fixed| limits.budget(fixed);
@@ -252,7 +250,7 @@ fn to_text(imported: &ImportResult, arguments: &ImportArgs) -> String {
     if *nodes_deleted > 0 {
         text += &format!(", {nodes_deleted} deleted");
     }
-    text += &format!("; {} chunks, {}", imported.chunks_written, HumanBytes(imported.bytes_written));
+    text += &format!("; {} chunks, {}", imported.chunks_written, size::text(imported.bytes_written));
     if *chunks_deleted > 0 {
         text += &format!(", {chunks_deleted} deleted");
     }

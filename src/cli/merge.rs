@@ -128,14 +128,14 @@ pub(crate) fn run(arguments: &MergeArgs) -> Result<()> {
         };
         let storage = Arc::clone(repository.storage());
         let (reader, engine) = open::engine(&repository)?;
-        let bar = progress::bar("{spinner} comparing and merging {elapsed}");
+        let bar = progress::begin("comparing and merging");
         let outcome = if arguments.dry_run {
             merge::plan(&repository, &reader, &engine, &options).await.map(Merged::nothing)
         } else {
             repository.check_changes_allowed().await?;
             merge::merge(repository, &reader, &engine, &options).await
         };
-        bar.finish_and_clear();
+        drop(bar);
         let merged = outcome.context(|| storage.location().to_owned())?;
         let conflicts = &merged.plan.conflicts;
         if !conflicts.is_empty() {

@@ -3,15 +3,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
-use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use super::confirm::ConfirmArgs;
+use super::progress::State;
 use super::repo_args::RepoArgs;
 use super::{open, print, print_json, print_result, progress};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::printable;
 use icechunkfs_base::shell;
+use icechunkfs_base::size;
 use icechunkfs_base::times::system_clock;
 use icechunkfs_format::format::envelope::SpecVersion;
 use icechunkfs_format::format::ids::ObjectId;
@@ -57,8 +58,8 @@ pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
     }
     let progress = MigrationProgress::default();
     let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    let draw = |bar: &ProgressBar| progress::show(bar, count(&progress.read), count(&progress.snapshots));
-    let summary = progress::watched("reading the history {bar:40} {pos}/{len} commits", draw, || {
+    let state = || State::of("reading the history", (count(&progress.read), count(&progress.snapshots)), "commits");
+    let summary = progress::watched(state, || {
         open::run(async {
             let repository = arguments.repo.open().await?;
             in_place::migrate(&repository, system_clock, arguments.dry_run, &progress).await
@@ -154,13 +155,12 @@ fn describe_contents(contents: &Contents) -> String {
 /// Migrates to a new repository at `to`.
 fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
     let progress = elsewhere::CopyProgress::default();
-    let draw = |bar: &ProgressBar| {
-        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        bar.set_message(indicatif::HumanBytes(count(&progress.bytes)).to_string());
-        progress::show(bar, count(&progress.commits_done), count(&progress.commits));
+    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let state = || {
+        let steps = (count(&progress.commits_done), count(&progress.commits));
+        State::of("migrating", steps, "commits").with_bytes(count(&progress.bytes))
     };
-    let template = "migrating {bar:40} {pos}/{len} commits, {msg} of chunks";
-    let (summary, from_version) = progress::watched(template, draw, || {
+    let (summary, from_version) = progress::watched(state, || {
         open::run(async {
             let repository = arguments.repo.open().await?;
             let destination = if arguments.dry_run {
@@ -207,7 +207,7 @@ fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
     text += &format!(
         "{} chunk objects of {}, {} manifests\n",
         summary.chunks,
-        indicatif::HumanBytes(summary.bytes),
+        size::text(summary.bytes),
         summary.manifests
     );
     for (count, what) in [

@@ -11,14 +11,15 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use clap::Args;
-use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use rustix::fs::{Dir, FileType, OFlags};
 use serde::Deserialize;
 
+use super::progress::State;
 use super::{control_client, print, progress};
 use crate::fuse::open_mount::OpenMount;
 use icechunkfs_base::error::{Context, Error, Result};
@@ -66,26 +67,31 @@ pub(crate) fn run(arguments: &PrefetchArgs) -> Result<()> {
     let start = Path::new(path.trim_matches('/'));
     let slices = arguments.slice.as_deref().map(Slices::parse).transpose().map_err(|e| e.context("--slice"))?;
     let part = slices.map(|slices| ChunkRanges::of(&mount, start, &slices)).transpose()?;
-    let bar = progress::bar("{pos}/{len} files {wide_bar} {msg} {per_sec}");
+    let found = AtomicU64::new(0);
     let done = Mutex::new(PrefetchOutcome::default());
     let (sender, receiver) = sync_channel(WAITING);
     let receiver = Mutex::new(receiver);
-    let looked = std::thread::scope(|scope| {
-        let readers: Vec<_> =
-            (0..arguments.jobs).map(|_| scope.spawn(|| read_batches(&mount, &receiver, &done, &bar))).collect();
-        let mut files = Files { batch: Vec::new(), sender, bar: &bar };
-        let looked = match &part {
-            Some(part) => part.find(&mount, start, &mut files),
-            None => find(&mount, start, 0, &mut files),
-        };
-        files.send();
-        drop(files);
-        // A thread that panicked does not count its other files.
-        readers.into_iter().for_each(|reader| drop(reader.join()));
-        looked
-    });
-    bar.finish_and_clear();
-    looked?;
+    let state = || {
+        let PrefetchOutcome { files, failed, bytes, .. } = &*done.lock();
+        State::of("reading", (files + failed, found.load(Ordering::Relaxed)), "files").with_bytes(*bytes)
+    };
+    let read_all = || {
+        std::thread::scope(|scope| {
+            let readers: Vec<_> =
+                (0..arguments.jobs).map(|_| scope.spawn(|| read_batches(&mount, &receiver, &done))).collect();
+            let mut files = Files { batch: Vec::new(), sender, found: &found };
+            let looked = match &part {
+                Some(part) => part.find(&mount, start, &mut files),
+                None => find(&mount, start, 0, &mut files),
+            };
+            files.send();
+            drop(files);
+            // A thread that panicked does not count its other files.
+            readers.into_iter().for_each(|reader| drop(reader.join()));
+            looked
+        })
+    };
+    progress::watched(state, read_all)?;
     let PrefetchOutcome { files, bytes, failed, first } = done.into_inner();
     print(&format!("{files} files, {bytes} bytes\n"))?;
     first.map_or(Ok(()), |error| Err(error.context(format!("{failed} files could not be read; the first"))))
@@ -103,12 +109,12 @@ struct PrefetchOutcome {
 struct Files<'a> {
     batch: Vec<PathBuf>,
     sender: SyncSender<Vec<PathBuf>>,
-    bar: &'a ProgressBar,
+    found: &'a AtomicU64,
 }
 
 impl Files<'_> {
     fn add(&mut self, path: PathBuf) {
-        self.bar.inc_length(1);
+        self.found.fetch_add(1, Ordering::Relaxed);
         self.batch.push(path);
         if self.batch.len() >= BATCH {
             self.send();
@@ -237,12 +243,7 @@ fn each_name(mount: &OpenMount, directory: &Path, mut then: impl FnMut(&str) -> 
     Ok(())
 }
 
-fn read_batches(
-    mount: &OpenMount,
-    receiver: &Mutex<Receiver<Vec<PathBuf>>>,
-    done: &Mutex<PrefetchOutcome>,
-    bar: &ProgressBar,
-) {
+fn read_batches(mount: &OpenMount, receiver: &Mutex<Receiver<Vec<PathBuf>>>, done: &Mutex<PrefetchOutcome>) {
     let mut memory = vec![0; READ + ALIGNMENT];
     let begin = memory.as_ptr().align_offset(ALIGNMENT);
     let Some(buffer) = memory.get_mut(begin..begin + READ) else { return };
@@ -258,14 +259,12 @@ fn read_batches(
                 Ok(bytes) => {
                     done.files += 1;
                     done.bytes += bytes;
-                    bar.set_message(format!("{}", indicatif::HumanBytes(done.bytes)));
                 }
                 Err(error) => {
                     done.failed += 1;
                     done.first.get_or_insert_with(|| Error::io(shown(mount, &path), error));
                 }
             }
-            bar.inc(1);
         }
     }
 }

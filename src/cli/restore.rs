@@ -66,7 +66,7 @@ fn on_branch(arguments: &RestoreArgs) -> Result<()> {
         let message = message.unwrap_or_else(|| format!("Restore {} from {}", path, arguments.from));
         let options = RestoreOptions { path, source, branch, message, metadata };
         let (reader, engine) = open::engine(&repository)?;
-        let bar = progress::bar("{spinner} comparing {elapsed}");
+        let bar = progress::begin("comparing");
         let outcome = if arguments.dry_run {
             restore::plan_on_branch(&repository, &reader, &options)
                 .await
@@ -75,7 +75,7 @@ fn on_branch(arguments: &RestoreArgs) -> Result<()> {
             repository.check_changes_allowed().await?;
             restore::restore(&repository, &reader, &engine, &options).await
         };
-        bar.finish_and_clear();
+        drop(bar);
         let (plan, outcome) = outcome.context(|| repository.storage().location().to_owned())?;
         let (snapshot, conflicts) = match outcome {
             CommitOutcome::Committed { snapshot, .. } => (Some(snapshot), Vec::new()),

@@ -73,14 +73,14 @@ fn on_branch(arguments: &RevertArgs) -> Result<()> {
         let options = RevertOptions { commits, branch, message: arguments.message.clone(), metadata, on_conflict };
         let storage = Arc::clone(repository.storage());
         let (reader, engine) = open::engine(&repository)?;
-        let bar = progress::bar("{spinner} comparing {elapsed}");
+        let bar = progress::begin("comparing");
         let outcome = if arguments.dry_run {
             revert::plan_on_branch(&repository, &reader, &options).await.map(|(_, plan)| (plan, None))
         } else {
             repository.check_changes_allowed().await?;
             revert::revert(repository, &reader, &engine, &options).await
         };
-        bar.finish_and_clear();
+        drop(bar);
         let (plan, snapshot) = outcome.context(|| storage.location().to_owned())?;
         let report = report(&plan, &options.branch, snapshot);
         if !plan.conflicts.is_empty() {

@@ -109,9 +109,9 @@ pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
         let mut repacked = None;
         if arguments.repack {
             let sizes = options.sizes(&repository.config().await?);
-            let bar = progress::bar("{spinner} {pos} chunks put together {elapsed}");
+            let bar = progress::begin("putting chunks together");
             let done = repack::repack(&storage, &reader, &base, sizes, |chunks| bar.set_position(chunks)).await;
-            bar.finish_and_clear();
+            drop(bar);
             let mut done = done.context(|| repository.storage().location().to_owned())?;
             changes.chunks = std::mem::take(&mut done.chunks);
             repacked = Some(done);
@@ -126,9 +126,9 @@ pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
             known_objects: KnownObjects::of(&repository, tip, &changes).await?,
             ..Request::default()
         };
-        let bar = progress::bar("{spinner} writing manifests {elapsed}");
+        let bar = progress::begin("writing manifests");
         let outcome = engine.commit(&base, &changes, &request, &CommitProgress::default()).await;
-        bar.finish_and_clear();
+        drop(bar);
         match outcome.context(|| repository.storage().location().to_owned())? {
             CommitOutcome::Committed { snapshot, rebased_over, .. } => {
                 // The commit may be based on a newer snapshot than the one read first.
@@ -160,15 +160,15 @@ async fn print_rewrite(
             "branch {}: {after}\n{} manifests ({}) are {} now ({})\n",
             printable::line(&arguments.branch),
             manifests.before,
-            indicatif::HumanBytes(bytes.before),
+            size::text(bytes.before),
             manifests.after,
-            indicatif::HumanBytes(bytes.after)
+            size::text(bytes.after)
         );
         if let Some(RepackResult { moved, objects_before, objects_after, is_complete, .. }) = repacked {
             text += &format!(
                 "{} chunks ({}) of {objects_before} objects are in {objects_after} new ones\n",
                 moved.chunks,
-                indicatif::HumanBytes(moved.bytes)
+                size::text(moved.bytes)
             );
             if !is_complete {
                 text += "more manifests are worth rewriting: run it again\n";

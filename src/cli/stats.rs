@@ -3,13 +3,14 @@
 use std::io::IsTerminal;
 
 use clap::Args;
-use indicatif::{HumanBytes, HumanCount, ProgressBar};
 
+use super::progress::State;
 use super::repo_args::RepoArgs;
 use super::{open, print_result, progress, table};
 use icechunkfs_base::error::Result;
 use icechunkfs_base::memory;
 use icechunkfs_base::printable;
+use icechunkfs_base::size;
 use icechunkfs_repo::repo::progress::Progress;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use icechunkfs_tree::stats::arrays::ArrayStats;
@@ -48,11 +49,8 @@ pub(crate) struct StatsArgs {
 /// Collects and prints the statistics.
 pub(crate) fn run(arguments: &StatsArgs) -> Result<()> {
     let progress = Progress::default();
-    let draw = |bar: &ProgressBar| {
-        let (done, all) = progress.files();
-        progress::show(bar, done, all);
-    };
-    let stats = progress::watched("reading {wide_bar} {pos}/{len} snapshots and manifests", draw, || {
+    let state = || State::of("reading", progress.files(), "files");
+    let stats = progress::watched(state, || {
         open::run(async {
             let repository = arguments.repo.open().await?;
             let found = repository.resolve_revision(&arguments.reference).await?;
@@ -99,14 +97,6 @@ fn bar(part: u64, whole: u64) -> String {
     "█".repeat(eighths / 8) + EIGHTHS.get(eighths % 8).copied().unwrap_or_default()
 }
 
-fn bytes(bytes: u64) -> String {
-    HumanBytes(bytes).to_string()
-}
-
-fn count(count: u64) -> String {
-    HumanCount(count).to_string()
-}
-
 fn to_text(stats: &Stats, bars: bool) -> String {
     let total = stats.stored.total();
     let version = match stats.spec_version {
@@ -116,8 +106,8 @@ fn to_text(stats: &Stats, bars: bool) -> String {
     let mut text = format!(
         "{} ({version}): {} in {} objects\n",
         printable::line(&stats.repository),
-        bytes(total.bytes),
-        count(total.objects)
+        size::text(total.bytes),
+        size::grouped(total.objects)
     );
     let mut rows: Vec<Row> = Vec::new();
     type Pick = fn(&ByKind) -> Size;
@@ -129,34 +119,50 @@ fn to_text(stats: &Stats, bars: bool) -> String {
     ];
     for (name, pick) in kinds {
         let [stored, used, unused] = [&stats.stored.kinds, &stats.reachable, &stats.unreachable].map(pick);
-        let sizes = [bytes(stored.bytes), count(stored.objects), bytes(used.bytes), bytes(unused.bytes)];
+        let sizes =
+            [size::text(stored.bytes), size::grouped(stored.objects), size::text(used.bytes), size::text(unused.bytes)];
         rows.push(([vec![name.to_owned()], sizes.to_vec()].concat(), stored.bytes));
     }
     let refs = stats.stored.refs;
     let backups = stats.stored.backups;
     let removable = stats.stored.removable_backups.bytes;
-    let split = vec![bytes(backups.bytes.saturating_sub(removable)), bytes(removable)];
+    let split = vec![size::text(backups.bytes.saturating_sub(removable)), size::text(removable)];
     for (name, size, more) in [("refs", refs, vec![]), ("earlier states of repo", backups, split)] {
         if size.objects > 0 {
-            rows.push(([vec![name.to_owned(), bytes(size.bytes), count(size.objects)], more].concat(), size.bytes));
+            rows.push((
+                [vec![name.to_owned(), size::text(size.bytes), size::grouped(size.objects)], more].concat(),
+                size.bytes,
+            ));
         }
     }
     text += &table(["", "stored", "objects", "in use", "no ref leads to"], rows, bars.then_some(total.bytes));
     text += &chunks(stats);
-    text += &format!("\nrefs: {} are shared by several\n", bytes(stats.shared.bytes));
+    text += &format!("\nrefs: {} are shared by several\n", size::text(stats.shared.bytes));
     let row = |one: &RefStats| {
         let RefStats { kind, name, commits, nodes, references, only_here: Size { bytes: alone, .. }, .. } = one;
-        let counts = [format!("{kind} {name}"), count(*commits), count(*nodes), count(*references), bytes(*alone)];
+        let counts = [
+            format!("{kind} {name}"),
+            size::grouped(*commits),
+            size::grouped(*nodes),
+            size::grouped(*references),
+            size::text(*alone),
+        ];
         (counts.to_vec(), *alone)
     };
     let whole = bars.then(|| stats.reachable.total().bytes);
     let header = ["", "commits", "nodes", "references", "only here"];
     text += &largest(header, stats.refs.iter().map(row).collect(), whole);
     let whole: u64 = stats.arrays.iter().fold(0, |sum, array| sum.saturating_add(array.bytes));
-    text += &format!("\narrays of snapshot {}: {}, {}\n", stats.snapshot, stats.arrays.len(), bytes(whole));
+    text += &format!("\narrays of snapshot {}: {}, {}\n", stats.snapshot, stats.arrays.len(), size::text(whole));
     let row = |array: &ArrayStats| {
         let ArrayStats { path, bytes: stored, chunks, places, manifest_bytes, .. } = array;
-        let sizes = [path.clone(), bytes(*stored), count(*chunks), count(*places), bytes(*manifest_bytes)];
+        let sizes = [
+            path.clone(),
+            size::text(*stored),
+            size::grouped(*chunks),
+            size::grouped(*places),
+            size::text(*manifest_bytes),
+        ];
         (sizes.to_vec(), *stored)
     };
     let header = ["", "bytes", "chunks", "of", "manifests"];
@@ -167,32 +173,32 @@ fn chunks(stats: &Stats) -> String {
     let chunks = &stats.chunks;
     let mut text = format!(
         "\nchunks of all histories: {} in objects, {}; {} inline, {}; {} virtual, {}; {} references\n",
-        count(chunks.native),
-        bytes(chunks.native_bytes),
-        count(chunks.inline),
-        bytes(chunks.inline_bytes),
-        count(chunks.r#virtual),
-        bytes(chunks.virtual_bytes),
-        count(chunks.references)
+        size::grouped(chunks.native),
+        size::text(chunks.native_bytes),
+        size::grouped(chunks.inline),
+        size::text(chunks.inline_bytes),
+        size::grouped(chunks.r#virtual),
+        size::text(chunks.virtual_bytes),
+        size::grouped(chunks.references)
     );
     let unused = stats.unreachable.total();
     if unused.objects > 0 {
         text += &format!(
             "no ref leads to {} in {} objects: a garbage collection removes them when they are old enough\n",
-            bytes(unused.bytes),
-            count(unused.objects)
+            size::text(unused.bytes),
+            size::grouped(unused.objects)
         );
     }
     if stats.dead_bytes > 0 {
         text += &format!(
             "no chunk has {} in {} objects whose other chunks are in use\n",
-            bytes(stats.dead_bytes),
-            count(stats.dead_in)
+            size::text(stats.dead_bytes),
+            size::grouped(stats.dead_in)
         );
     }
     let missing = stats.missing.total();
     if missing.objects > 0 {
-        text += &format!("{} objects are missing: `icechunkfs verify` names them\n", count(missing.objects));
+        text += &format!("{} objects are missing: `icechunkfs verify` names them\n", size::grouped(missing.objects));
     }
     text
 }

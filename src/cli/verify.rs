@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use indicatif::ProgressBar;
 
+use super::progress::State;
 use super::repo_args::RepoArgs;
 use super::virtual_args::VirtualArgs;
 use super::{open, print_result, progress};
@@ -49,12 +49,8 @@ pub(crate) struct VerifyArgs {
 /// Checks a repository and prints the findings.
 pub(crate) fn run(arguments: &VerifyArgs) -> Result<ExitCode> {
     let progress = Arc::new(Progress::default());
-    let draw = |bar: &ProgressBar| {
-        let (done, all) = progress.files();
-        progress::show(bar, done, all);
-    };
-    let report =
-        progress::watched("checking {bar:40} {pos}/{len} files", draw, || open::run(check(arguments, &progress)))?;
+    let state = || State::of("checking", progress.files(), "files");
+    let report = progress::watched(state, || open::run(check(arguments, &progress)))?;
     print_result(arguments.json, &report, || text(&report, arguments.chunks))?;
     Ok(match report.worst() {
         Some(Severity::Error) => ExitCode::from(ERRORS),

@@ -331,13 +331,13 @@ async fn diff_prints_each_change() {
         text(&[]),
         "moved    /g -> /moved  with 2 nodes below\n\
          changed  /y/zarr.json  attribute note \"\" -> \"noted\"\n\
-         chunks   /y  1 changed (100 B -> 200 B), 1 removed (100 B)\n\
-         added    /z  array, 1 chunk (10 B)\n\n\
+         chunks   /y  1 changed (100 bytes -> 200 bytes), 1 removed (100 bytes)\n\
+         added    /z  array, 1 chunk (10 bytes)\n\n\
          1 array added, 2 groups and 1 array moved, 1 array changed\n\
-         chunks: 1 added (10 B), 1 changed (100 B -> 200 B), 1 removed (100 B)\n"
+         chunks: 1 added (10 bytes), 1 changed (100 bytes -> 200 bytes), 1 removed (100 bytes)\n"
     );
     let summary = "1 array added, 2 groups and 1 array moved, 1 array changed\n\
-         chunks: 1 added (10 B), 1 changed (100 B -> 200 B), 1 removed (100 B)\n";
+         chunks: 1 added (10 bytes), 1 changed (100 bytes -> 200 bytes), 1 removed (100 bytes)\n";
     assert_eq!(text(&["--stat"]), summary);
     let patch = text(&["--patch", "--chunks"]);
     for part in [

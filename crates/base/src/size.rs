@@ -42,9 +42,19 @@ pub fn text(bytes: u64) -> String {
     if value < 9.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
-/// Formats a count of things that `noun` names, which has a plural with `s`: `1 chunk`, `3,000
-/// chunks`.
+/// Formats a count of things that `noun` names, which has a regular plural: `1 chunk`, `3,000
+/// chunks`, `2 branches`.
 pub fn counted(count: u64, noun: &str) -> String {
+    let ending = match count {
+        1 => "",
+        _ if noun.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{} {noun}{ending}", grouped(count))
+}
+
+/// Formats a number: `3,000`.
+pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut grouped = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -53,7 +63,7 @@ pub fn counted(count: u64, noun: &str) -> String {
         }
         grouped.push(digit);
     }
-    format!("{grouped} {noun}{}", if count == 1 { "" } else { "s" })
+    grouped
 }
 
 #[cfg(test)]
@@ -81,6 +91,7 @@ mod tests {
         {
             assert_eq!(counted(count, "chunk"), expected);
         }
+        assert_eq!((counted(1, "branch"), counted(2, "branch")), ("1 branch".to_owned(), "2 branches".to_owned()));
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::time::Duration;
 
-use indicatif::HumanBytes;
 use serde_json::Value;
 use similar::TextDiff;
 
@@ -13,6 +12,7 @@ use crate::cli::output::Lines;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
 use icechunkfs_base::printable;
+use icechunkfs_base::size;
 use icechunkfs_format::format::json;
 use icechunkfs_format::format::snapshot::Node;
 use icechunkfs_repo::compare::chunks::spelled;
@@ -72,7 +72,7 @@ fn kept(
     if let Some(below) = moves.get(after.path).filter(|_| difference.is_moved) {
         let more = match below {
             0 => String::new(),
-            below => format!("  with {}", number(*below, "node below", "nodes below")),
+            below => format!("  with {} below", size::counted(*below, "node")),
         };
         out.line(format_args!("moved    {} -> {}{more}", before.path, after.path))?;
     }
@@ -90,14 +90,10 @@ fn kept(
     Ok(())
 }
 
-fn number(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
-}
-
 fn many(count: Count) -> String {
     match count.chunks {
         0 => String::new(),
-        chunks => format!(", {} ({})", number(chunks, "chunk", "chunks"), HumanBytes(count.bytes)),
+        chunks => format!(", {} ({})", size::counted(chunks, "chunk"), size::text(count.bytes)),
     }
 }
 
@@ -105,15 +101,15 @@ fn chunks(counts: &ChunkCounts) -> String {
     let ChunkCounts { added, changed_before, changed_after, removed } = counts;
     let mut parts = Vec::new();
     if added.chunks > 0 {
-        parts.push(format!("{} added ({})", added.chunks, HumanBytes(added.bytes)));
+        parts.push(format!("{} added ({})", size::grouped(added.chunks), size::text(added.bytes)));
     }
     if changed_before.chunks > 0 {
-        let was = HumanBytes(changed_before.bytes);
-        let is = HumanBytes(changed_after.bytes);
-        parts.push(format!("{} changed ({was} -> {is})", changed_before.chunks));
+        let was = size::text(changed_before.bytes);
+        let is = size::text(changed_after.bytes);
+        parts.push(format!("{} changed ({was} -> {is})", size::grouped(changed_before.chunks)));
     }
     if removed.chunks > 0 {
-        parts.push(format!("{} removed ({})", removed.chunks, HumanBytes(removed.bytes)));
+        parts.push(format!("{} removed ({})", size::grouped(removed.chunks), size::text(removed.bytes)));
     }
     parts.join(", ")
 }
@@ -129,9 +125,8 @@ pub(super) fn summary(compared: &Compared) -> String {
         (summary.changed, "changed"),
     ];
     for ([groups, arrays], what) in all {
-        let counts = [(groups, "group", "groups"), (arrays, "array", "arrays")];
-        let counts: Vec<String> =
-            counts.into_iter().filter(|(n, ..)| *n > 0).map(|(n, one, more)| number(n, one, more)).collect();
+        let counts = [(groups, "group"), (arrays, "array")].into_iter().filter(|(n, _)| *n > 0);
+        let counts: Vec<String> = counts.map(|(n, noun)| size::counted(n, noun)).collect();
         if !counts.is_empty() {
             nodes.push(format!("{} {what}", counts.join(" and ")));
         }
