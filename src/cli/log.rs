@@ -1,6 +1,6 @@
 //! `icechunkfs log`: prints or draws the history of a snapshot.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::mount_options::parse_root;
 use super::output::{Lines, print_json_list, print_raw};
 use super::repo_args::{RefArgs, RepoArgs};
 use super::{graph, open};
-use icechunkfs_base::error::{Error, Result};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Metered;
 use icechunkfs_base::times::{format_local_time, format_time};
 use icechunkfs_format::format::ids::ObjectId;
@@ -44,7 +44,8 @@ pub(crate) struct LogArgs {
     /// Print each commit as one line: its id, branches and tags, and the first line of its message.
     #[arg(long, conflicts_with_all = ["graph", "svg", "json"])]
     oneline: bool,
-    /// Draw the commits and their parents, with branches and tags.
+    /// Draw the commits and their parents, with branches and tags, and with what merges have
+    /// merged.
     #[arg(long)]
     graph: bool,
     /// Draw them as a picture (SVG).
@@ -197,6 +198,33 @@ impl Selection<'_> {
         open::or_ref(repository, path, found.await).await
     }
 
+    /// Adds the selected commit and those before it to `commits`, with what its merges have merged,
+    /// of which `limit` are drawn.
+    async fn collect(&self, commits: &mut graph::Commits, limit: usize) -> Result<()> {
+        let Selection { repository, spec, .. } = self;
+        let tip = repository.resolve(spec).await?;
+        let mut known = HashSet::new();
+        let mut tips = vec![tip];
+        while let Some(from) = tips.pop() {
+            // One commit more than is drawn: the last line leads to it.
+            let mut left = limit.saturating_add(1);
+            let visit = |info: SnapshotInfo| {
+                if !known.insert(info.id) {
+                    return Ok(false);
+                }
+                tips.extend(commits.add(info)?);
+                left -= 1;
+                Ok(left > 0)
+            };
+            match repository.try_walk(from, visit).await {
+                // What was merged may have been collected with its branch.
+                Err(error) if error.kind() == ErrorKind::NotFound && from != tip => {}
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+
     /// Draws the commits.
     async fn draw(&self) -> Result<()> {
         let Selection { repository, refs, spec, arguments } = self;
@@ -204,12 +232,9 @@ impl Selection<'_> {
         let mut commits = graph::Commits::new(refs);
         if arguments.all {
             let tips = refs.branches.values().chain(refs.tags.values()).copied();
-            walk_all(repository, tips, |info| commits.add(info).map(|()| true)).await?;
+            walk_all(repository, tips, |info| commits.add(info).map(|_| true)).await?;
         } else {
-            // One commit more than is drawn: the last line leads to it.
-            let most = limit.saturating_add(1);
-            let tip = repository.resolve(spec).await?;
-            repository.try_walk(tip, |info| commits.add(info).map(|()| commits.len() < most)).await?;
+            self.collect(&mut commits, limit).await?;
         }
         let commits = commits.finish();
         let main = refs.branches.get(DEFAULT_BRANCH).copied();

@@ -73,6 +73,28 @@ async fn the_graph_connects_commits_to_their_parents() {
     }
 }
 
+#[tokio::test]
+async fn what_a_branch_has_merged_is_in_its_picture() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path();
+        fork(place, version).await;
+        run_on(place, &["merge", "dev", "-m", "merged"]).success();
+        let drawn = short(log(place, "C.UTF-8", &["--graph"]));
+        assert_eq!(drawn, short(log(place, "C.UTF-8", &["--graph", "--all"])));
+        assert!(drawn.iter().any(|line| line.contains("│ ●") && line.contains("x & \"more\" <on> dev")), "{drawn:?}");
+        let picture = text_of(&log(place, "C", &["--svg"]).text());
+        assert!(picture.contains("x & \"more\" <on> dev"), "{picture}");
+        // Of the two newest commits one is the other's parent, and what was merged is beyond them.
+        assert_eq!(short(log(place, "C.UTF-8", &["--graph", "-n", "1"])).len(), 1);
+        // Without the branch, a collection removes its commits.
+        run_on(place, &["branch", "delete", "dev", "--yes"]).success();
+        run_on(place, &["gc", "--older-than", "0s", "--yes"]).success();
+        let drawn = short(log(place, "C.UTF-8", &["--graph"]));
+        assert!(!drawn.iter().any(|line| line.contains("on> dev")) && drawn.len() == 5, "{drawn:?}");
+    }
+}
+
 /// Reads a whole picture as XML; returns its text.
 fn text_of(picture: &str) -> String {
     let mut reader = quick_xml::Reader::from_str(picture);

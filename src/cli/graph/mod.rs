@@ -92,27 +92,23 @@ impl Commits {
         Commits { list: Vec::new(), labels, meter: Meter::new("the commits of the graph") }
     }
 
-    /// Adds a commit, with the beginning of its message.
-    pub(crate) fn add(&mut self, info: SnapshotInfo) -> Result<()> {
+    /// Adds a commit, with the beginning of its message, and returns the commit that it has merged.
+    pub(crate) fn add(&mut self, info: SnapshotInfo) -> Result<Option<ObjectId>> {
         let message = printable::shorten(info.message(), MAX_MESSAGE);
         // A record that cannot be read costs a line of the picture.
         let record = MergeRecord::of(&info).ok().flatten();
         // With what is drawn of it.
         self.meter.count(COMMIT + 4 * message.len() as u64)?;
+        let merged = record.map(|record| record.snapshot).filter(|merged| Some(*merged) != info.parent);
         self.list.push(Commit {
             labels: self.labels.remove(&info.id).unwrap_or_default(),
             id: info.id,
             parent: info.parent,
-            merged: record.map(|record| record.snapshot).filter(|merged| Some(*merged) != info.parent),
+            merged,
             time: info.flushed_at,
             message: message.into_owned(),
         });
-        Ok(())
-    }
-
-    /// Returns the number of commits.
-    pub(crate) fn len(&self) -> usize {
-        self.list.len()
+        Ok(merged)
     }
 
     /// Returns all commits.
