@@ -178,7 +178,7 @@ def clone(repo: PathLike, dest: PathLike, *, other: Sequence[str] = (), **store:
 
 def push(
     repo: PathLike,
-    dest: PathLike,
+    dest: Optional[PathLike] = None,
     *refs: str,
     force: bool = False,
     dry_run: bool = False,
@@ -187,6 +187,8 @@ def push(
 ) -> Pushed:
     """Bring branches and tags of ``dest`` to where ``repo`` has them, all or those in ``refs``.
 
+    Without ``dest`` it is the repository that this user has cloned ``repo`` from.
+
     Refs that would lose commits or move a tag are refused, which raises :class:`ConflictError` when the others have moved.
     """
     return _bring("push", repo, dest, refs, {"force": force, "dry_run": dry_run}, other, store)
@@ -194,7 +196,7 @@ def push(
 
 def pull(
     repo: PathLike,
-    source: PathLike,
+    source: Optional[PathLike] = None,
     *refs: str,
     force: bool = False,
     dry_run: bool = False,
@@ -208,14 +210,17 @@ def pull(
 def _bring(
     command: str,
     repo: PathLike,
-    partner: PathLike,
+    partner: Optional[PathLike],
     refs: Sequence[str],
     flags: Mapping[str, Any],
     other: Sequence[str],
     store: Mapping[str, Any],
 ) -> Pushed:
+    if partner is None and refs:
+        raise ValueError("name the second repository, too: refs follow it")
     words = [command, *_other(other), *to_words({**flags, **_of_store(repo, store)})]
-    return from_json(Pushed, _program.run_json([*words, "--", _repo(repo), _repo(partner), *refs]))
+    partners = [] if partner is None else [_repo(partner)]
+    return from_json(Pushed, _program.run_json([*words, "--", _repo(repo), *partners, *refs]))
 
 
 def _other(options: Sequence[str]) -> List[str]:

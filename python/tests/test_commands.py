@@ -173,3 +173,9 @@ def test_histories_are_copied_between_repositories(repo, scratch, tmp_path):
         icechunkfs.push(repo, copy)
     assert icechunkfs.pull(repo, copy)
     assert icechunkfs.refs(copy) == icechunkfs.refs(repo)
+    with icechunkfs.mount(repo, scratch=scratch()) as path:
+        write_group(path, "last")
+        icechunkfs.commit(path, "last")
+    assert icechunkfs.pull(copy).commits == 1, "from where it was cloned"
+    with pytest.raises(ValueError):
+        icechunkfs.pull(copy, None, "main")

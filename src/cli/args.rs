@@ -157,7 +157,8 @@ pub(crate) enum Command {
     /// Objects are copied byte for byte, in parallel, and checked: metadata is decoded, and what is
     /// there already is compared. A clone that was interrupted continues where it was. The new
     /// repository has the configuration, metadata and feature flags of REPO, and its own operations
-    /// log.
+    /// log. `pull` and `push` of this user know REPO from then on, with the options to reach it,
+    /// but without secrets.
     #[command(after_help = examples::CLONE)]
     Clone(Box<CloneArgs>),
     /// Bring branches and tags of another repository to where this one has them, and copy what it

@@ -1,15 +1,16 @@
 //! `icechunkfs clone`: makes a repository with everything that the refs of another reach.
 
 use clap::Args;
-use indicatif::HumanBytes;
 use serde_json::json;
 
-use super::sync_args::{TwoRepos, agreements, watched};
-use super::{open, print_result};
+use super::sync_args::{TwoRepos, notes, watched};
+use super::{note, open, print_result};
 use icechunkfs_base::error::Result;
+use icechunkfs_base::size;
 use icechunkfs_base::times::system_clock;
 use icechunkfs_repo::sync::Counters;
 use icechunkfs_repo::sync::clone::{self, CloneOptions};
+use icechunkfs_repo::sync::notes::Origin;
 use icechunkfs_store::storage;
 
 #[derive(Debug, Args)]
@@ -30,13 +31,19 @@ pub(crate) struct CloneArgs {
 pub(crate) fn run(arguments: &CloneArgs) -> Result<()> {
     let ((repo, of_repo), (dest, of_dest)) = arguments.repos.places(&arguments.dest)?;
     let counters = Counters::default();
-    let options = CloneOptions { memory: open::MemoryLimits::default().uploads(), agreements: agreements() };
+    let options = CloneOptions { memory: open::MemoryLimits::default().uploads(), notes: notes() };
     let cloned = watched(&counters, || {
         open::run(async {
             // The source is there before a directory is made for the copy.
-            let source = open::repository(repo, &of_repo).await?;
-            let destination = storage::open_new(dest, &of_dest).await?;
-            clone::clone(source, &destination, &options, &counters, system_clock).await
+            let source = open::repository(&repo, &of_repo).await?;
+            let origin = Origin { location: source.storage().location().to_owned(), options: of_repo.of_access() };
+            let destination = storage::open_new(&dest, &of_dest).await?;
+            let cloned = clone::clone(source, &destination, &options, &counters, system_clock).await?;
+            let remembered = options.notes.as_ref().map_or(Ok(()), |notes| notes.set_origin(&*destination, origin));
+            if let Err(error) = remembered {
+                note(&format!("later pulls need the location of REPO, which could not be remembered: {error}"));
+            }
+            Ok(cloned)
         })
     })?;
     let (objects, bytes) = counters.copied();
@@ -48,13 +55,9 @@ pub(crate) fn run(arguments: &CloneArgs) -> Result<()> {
         "bytes": bytes,
     });
     print_result(arguments.json, &report, || {
-        let of = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
-        format!(
-            "cloned {}, {} and {}: copied {objects} objects, {}\n",
-            of(cloned.branches, "branch", "branches"),
-            of(cloned.tags, "tag", "tags"),
-            of(cloned.commits, "commit", "commits"),
-            HumanBytes(bytes)
-        )
+        let [branches, tags, commits] = [(cloned.branches, "branch"), (cloned.tags, "tag"), (cloned.commits, "commit")]
+            .map(|(count, noun)| size::counted(count as u64, noun));
+        let objects = size::counted(objects, "object");
+        format!("cloned {branches}, {tags} and {commits}: copied {objects}, {}\n", size::text(bytes))
     })
 }

@@ -83,7 +83,7 @@ Examples:
 
 pub(super) const PULL: &str = "\
 Examples:
-  icechunkfs pull ocean s3://bucket/ocean
+  icechunkfs pull ocean                             # from where it was cloned
   icechunkfs pull ocean s3://bucket/ocean main --dry-run";
 
 pub(super) const RESTORE: &str = "\

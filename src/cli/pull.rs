@@ -2,14 +2,16 @@
 
 use clap::Args;
 
-use super::sync_args::{Pushing, TwoRepos};
+use super::sync_args::{Pushing, TwoRepos, in_working_directory};
 use icechunkfs_base::error::Result;
 
 #[derive(Debug, Args)]
+#[command(mut_arg("location", in_working_directory))]
 pub(crate) struct PullArgs {
-    /// The repository that has the commits: a path or a URL (also https://).
+    /// The repository that has the commits: a path or a URL (also https://) [default: the one that
+    /// REPO was cloned from].
     #[arg(index = 2, value_name = "SRC")]
-    source: String,
+    source: Option<String>,
     /// The branches and tags to get [default: all].
     #[arg(index = 3, value_name = "REF")]
     refs: Vec<String>,
@@ -29,7 +31,7 @@ pub(crate) struct PullArgs {
 
 /// Pulls refs.
 pub(crate) fn run(arguments: &PullArgs) -> Result<()> {
-    let (destination, source) = arguments.repos.places(&arguments.source)?;
+    let (destination, source) = arguments.repos.with_origin(arguments.source.as_deref(), "pulling from")?;
     Pushing {
         source,
         destination,

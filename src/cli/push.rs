@@ -2,14 +2,16 @@
 
 use clap::Args;
 
-use super::sync_args::{Pushing, TwoRepos};
+use super::sync_args::{Pushing, TwoRepos, in_working_directory};
 use icechunkfs_base::error::Result;
 
 #[derive(Debug, Args)]
+#[command(mut_arg("location", in_working_directory))]
 pub(crate) struct PushArgs {
-    /// The repository that gets commits: a path or a URL.
+    /// The repository that gets commits: a path or a URL [default: the one that REPO was cloned
+    /// from].
     #[arg(index = 2, value_name = "DEST")]
-    dest: String,
+    dest: Option<String>,
     /// The branches and tags to bring there [default: all].
     #[arg(index = 3, value_name = "REF")]
     refs: Vec<String>,
@@ -32,7 +34,7 @@ pub(crate) struct PushArgs {
 
 /// Pushes refs.
 pub(crate) fn run(arguments: &PushArgs) -> Result<()> {
-    let (source, destination) = arguments.repos.places(&arguments.dest)?;
+    let (source, destination) = arguments.repos.with_origin(arguments.dest.as_deref(), "pushing to")?;
     Pushing {
         source,
         destination,

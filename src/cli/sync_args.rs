@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use clap::{Args, Command, FromArgMatches};
-use indicatif::{HumanBytes, ProgressBar};
+use clap::{Arg, Args, Command, FromArgMatches};
 use serde_json::{Value, json};
 
+use super::progress::State;
 use super::repo_args::RepoArgs;
 use super::{open, print, print_json, progress};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
@@ -15,10 +15,10 @@ use icechunkfs_base::size;
 use icechunkfs_base::times::system_clock;
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::sync::Counters;
-use icechunkfs_repo::sync::agreements::Agreements;
+use icechunkfs_repo::sync::notes::{CopyNotes, Origin};
 use icechunkfs_repo::sync::push::{Change, PushOptions, Pushed};
 use icechunkfs_store::storage::location::{Location, StorePlace};
-use icechunkfs_store::storage::settings::Settings;
+use icechunkfs_store::storage::settings::{Settings, Source};
 use icechunkfs_working::scratch::directory::state_directory;
 
 /// The first repository, and how to reach it and the second one.
@@ -36,16 +36,41 @@ pub(crate) struct TwoRepos {
 impl TwoRepos {
     /// Returns both repositories, of which the second is at `second`, with the settings to reach
     /// them.
-    pub(crate) fn places<'a>(&'a self, second: &'a str) -> Result<(Place<'a>, Place<'a>)> {
-        let (of_first, of_second) = self.settings(&self.repo.location, second, &self.repo.store)?;
-        Ok(((&self.repo.location, of_first), (second, of_second)))
+    pub(crate) fn places(&self, second: &str) -> Result<(Place, Place)> {
+        let (of_first, of_second) = self.settings(second)?;
+        Ok(((self.repo.location.clone(), of_first), (second.to_owned(), of_second)))
     }
 
-    fn settings(&self, first: &str, second: &str, given: &Settings) -> Result<(Settings, Settings)> {
-        let is_remote = |place: &str| Location::parse(place).map(|found| !matches!(found.place, StorePlace::Local(_)));
-        let first = is_remote(first)?;
-        let second = is_remote(second)?;
-        let both = first && second;
+    /// Returns both repositories. Without a `second` it is the one that the first was cloned from,
+    /// which is told as what happens with it: `doing`.
+    pub(crate) fn with_origin(&self, second: Option<&str>, doing: &str) -> Result<(Place, Place)> {
+        if let Some(second) = second {
+            return self.places(second);
+        }
+        let location = &self.repo.location;
+        let of_first = if is_remote(location)? { self.repo.store.clone() } else { Settings::default() };
+        let origin = open::run(async {
+            let repository = open::repository(location, &of_first).await?;
+            Ok(notes().and_then(|notes| notes.origin(&**repository.storage())))
+        })?;
+        let Some(Origin { location: second, options }) = origin else {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!(
+                    "{}: you did not clone it, so that no second repository is known: name one, as in the examples of --help",
+                    printable::line(location)
+                ),
+            ));
+        };
+        super::note(&format!("{doing} {second}"));
+        let (first, (second, given)) = self.places(&second)?;
+        Ok((first, (second, given.or(Settings::parse(&options, Source::CommandLine)?))))
+    }
+
+    fn settings(&self, second: &str) -> Result<(Settings, Settings)> {
+        let given = &self.repo.store;
+        let first = is_remote(&self.repo.location)?;
+        let both = first && is_remote(second)?;
         if !both && !self.other.is_empty() {
             return Err(Error::invalid(
                 "--other is for two repositories in object stores: with one, its options are given as they are",
@@ -62,6 +87,15 @@ impl TwoRepos {
     }
 }
 
+fn is_remote(place: &str) -> Result<bool> {
+    Location::parse(place).map(|found| !matches!(found.place, StorePlace::Local(_)))
+}
+
+/// Makes the first repository optional.
+pub(crate) fn in_working_directory(location: Arg) -> Arg {
+    location.required(false).default_value(".")
+}
+
 /// Returns the first line of a message of several.
 fn one_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default().trim_start_matches("error: ")
@@ -69,27 +103,25 @@ fn one_line(text: &str) -> &str {
 
 /// Runs `work` with a bar that shows its counters.
 pub(crate) fn watched<T>(counters: &Counters, work: impl FnOnce() -> T) -> T {
-    let draw = |bar: &ProgressBar| {
-        let (_, bytes) = counters.copied();
+    let state = || {
         let (all, done) = counters.progress();
-        progress::show(bar, done, all);
-        bar.set_message(format!("{}", HumanBytes(bytes)));
+        State::of("copying", (done, all), "objects").with_bytes(counters.copied().1)
     };
-    progress::watched("{pos}/{len} objects {wide_bar} {msg} {elapsed}", draw, work)
+    progress::watched(state, work)
 }
 
 /// Returns this user's notes on what repositories were compared; none without a home directory.
-pub(crate) fn agreements() -> Option<Agreements> {
-    Some(Agreements::new(state_directory().ok()?.join(".compared")))
+pub(crate) fn notes() -> Option<CopyNotes> {
+    Some(CopyNotes::new(state_directory().ok()?.join(".compared")))
 }
 
 /// Location of a repository, and the settings to reach it.
-pub(crate) type Place<'a> = (&'a str, Settings);
+pub(crate) type Place = (String, Settings);
 
 /// Source and destination of a push, which a pull has the other way round.
 pub(crate) struct Pushing<'a> {
-    pub(crate) source: Place<'a>,
-    pub(crate) destination: Place<'a>,
+    pub(crate) source: Place,
+    pub(crate) destination: Place,
     pub(crate) refs: &'a [String],
     pub(crate) force: bool,
     pub(crate) dry_run: bool,
@@ -106,7 +138,7 @@ impl Pushing<'_> {
             force: self.force,
             dry_run: self.dry_run,
             memory: open::MemoryLimits::default().uploads(),
-            agreements: agreements(),
+            notes: notes(),
         };
         let pushed = watched(&counters, || {
             open::run(async {
@@ -164,7 +196,7 @@ impl Pushing<'_> {
         }
         let [commits, objects] =
             [(pushed.commits as u64, "commit"), (objects, "object")].map(|(count, noun)| size::counted(count, noun));
-        text + &format!("copied {commits}, {objects}, {}\n", HumanBytes(bytes))
+        text + &format!("copied {commits}, {objects}, {}\n", size::text(bytes))
     }
 }
 

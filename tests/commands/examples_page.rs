@@ -133,7 +133,7 @@ const CHAPTERS: &[(&str, &[&str])] = &[
         &[
             "icechunkfs clone repo copy",
             "icechunkfs push repo copy",
-            "icechunkfs pull repo copy",
+            "icechunkfs pull copy",
             "icechunkfs export repo plain v1.0",
             "icechunkfs import plain new -m 'From plain files'",
         ],

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cloned_from;
 mod cluster;
 mod commands;
 mod config;

@@ -747,7 +747,7 @@ fn a_source_without_a_log_is_cloned_beside_changes() {
                 count
             });
             let counters = sync::Counters::default();
-            let options = sync::clone::CloneOptions { memory: 64 << 20, agreements: None };
+            let options = sync::clone::CloneOptions { memory: 64 << 20, notes: None };
             let copied = runtime.block_on(sync::clone::clone(opened, &destination, &options, &counters, system_clock));
             is_copied.store(true, Ordering::Relaxed);
             copied.unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -1,7 +1,7 @@
 //! Copies of states between repositories.
 
-use icechunkfs::sync::agreements::Agreements;
 use icechunkfs::sync::clone::{self, CloneOptions};
+use icechunkfs::sync::notes::CopyNotes;
 use icechunkfs::sync::push::{self, Change, PushOptions};
 use icechunkfs::times::system_clock;
 
@@ -10,14 +10,14 @@ use super::world::{World, short};
 
 const MEMORY: u64 = 32 << 20;
 
-fn agreements(repo: &Repo) -> Agreements {
-    Agreements::new(repo.state_directory().join("compared"))
+fn notes(repo: &Repo) -> CopyNotes {
+    CopyNotes::new(repo.state_directory().join("compared"))
 }
 
 /// Makes a copy of a repository.
-pub async fn clone_of(source: &Repo, with: Option<Agreements>) -> Result<Repo, String> {
+pub async fn clone_of(source: &Repo, with: Option<CopyNotes>) -> Result<Repo, String> {
     let mut copy = Repo::empty().await;
-    let options = CloneOptions { memory: MEMORY, agreements: with };
+    let options = CloneOptions { memory: MEMORY, notes: with };
     let cloned = clone::clone(source.open().await, &copy.storage, &options, &Default::default(), system_clock).await;
     cloned.map_err(|error| format!("clone: {error}"))?;
     copy.is_v1 = source.is_v1;
@@ -29,7 +29,7 @@ pub async fn clone_of(source: &Repo, with: Option<Agreements>) -> Result<Repo, S
 pub async fn clone(world: &mut World, at: usize) -> Result<(), String> {
     let from = (at + 1 + world.random.below(world.repos.len() - 1)) % world.repos.len();
     world.say(format!("clone of {from} in the place of {at}"));
-    let with = world.random.chance(50).then(|| agreements(&world.repos[from]));
+    let with = world.random.chance(50).then(|| notes(&world.repos[from]));
     let copy = clone_of(&world.repos[from], with).await?;
     world.repos[at] = copy;
     world.counts.copied += 1;
@@ -49,7 +49,7 @@ pub async fn push(world: &mut World, at: usize) -> Result<(), String> {
         refs: vec![branch.clone()],
         force,
         memory: MEMORY,
-        agreements: world.random.chance(50).then(|| agreements(&world.repos[at])),
+        notes: world.random.chance(50).then(|| notes(&world.repos[at])),
         ..PushOptions::default()
     };
     let source = world.repos[from].open().await;

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Dir, FileType, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::agreements::Agreements;
 use super::amended::Amended;
 use super::destination::Destination;
 use super::history::Outstanding;
+use super::notes::CopyNotes;
 use super::objects::Copy;
 use super::{Counters, Failure, begin_again, check_logs, check_metadata, check_source};
 use crate::repo::Repository;
@@ -55,7 +55,7 @@ pub struct CloneOptions {
     /// Most memory that objects on their way may take, in bytes.
     pub memory: u64,
     /// Notes that later copies go by; none if they compare everything.
-    pub agreements: Option<Agreements>,
+    pub notes: Option<CopyNotes>,
 }
 
 /// Makes a copy of `source` in `destination`, which is empty or has an unfinished clone.
@@ -68,8 +68,8 @@ pub async fn clone(
     counters: &Counters,
     clock: Clock,
 ) -> Result<Cloned> {
-    if let Some(agreements) = &options.agreements {
-        agreements.forget(&**destination)?;
+    if let Some(notes) = &options.notes {
+        notes.forget(&**destination)?;
     }
     let mut source = source;
     let mut tries = 0;
@@ -115,8 +115,8 @@ async fn attempt(
     stages.enter("writing refs");
     let describe = |id, record: &mut SnapshotRecord| amended.describe(id, record);
     refs.write(source, &**destination, &kept, describe, clock).await.context(place)?;
-    if let Some(agreements) = &options.agreements {
-        agreements.note(&**destination, &**source.storage(), refs.targets());
+    if let Some(notes) = &options.notes {
+        notes.note(&**destination, &**source.storage(), refs.targets());
     }
     Ok(Cloned { branches: refs.branch_count(), tags: refs.tag_count(), commits: kept.len() })
 }

@@ -7,7 +7,7 @@
 //! | [`history`] | the commits that the destination lacks |
 //! | [`objects`] | copies what these commits need |
 //! | [`destination`] | stores an object only where nothing is, and compares what is there |
-//! | [`agreements`] | notes what two places agree about, so that it is not compared again |
+//! | [`notes`] | where a repository was cloned from, and what two places agree about |
 //! | [`amended`] | what the operations log of the source tells of commits, which their copies do not |
 //! | [`removal`] | waits for a collection at the destination that may remove some of it |
 //!
@@ -18,7 +18,7 @@
 //!
 //! **Ids are no hashes.** Whatever is at the destination under an id that the refs reach is
 //! compared with the source, byte by byte ([`destination`]), also that of a commit that both have.
-//! An object that was compared with a source is not compared with it again ([`agreements`]). In
+//! An object that was compared with a source is not compared with it again ([`notes`]). In
 //! version 1, snapshots of one commit may name different parents, since expiration writes them
 //! again: that of the destination stays.
 //!
@@ -32,11 +32,11 @@
 //! object is missing then, the source is opened again: a collection or an expiration may have
 //! removed it, and the copy begins again with the refs as they are now.
 
-pub mod agreements;
 mod amended;
 pub mod clone;
 mod destination;
 mod history;
+pub mod notes;
 mod objects;
 pub mod push;
 mod removal;

@@ -7,10 +7,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::agreements::Agreements;
 use super::amended::Amended;
 use super::destination::Destination;
 use super::history::Outstanding;
+use super::notes::CopyNotes;
 use super::objects::Copy;
 use super::{Counters, Ends, Failure, check_logs, check_metadata, removal};
 use crate::repo::Repository;
@@ -40,7 +40,7 @@ pub struct PushOptions {
     /// Most memory that objects on their way may take, in bytes.
     pub memory: u64,
     /// Notes on what was compared before; none if everything is compared.
-    pub agreements: Option<Agreements>,
+    pub notes: Option<CopyNotes>,
 }
 
 /// Change of a ref of the destination.
@@ -146,8 +146,8 @@ async fn attempt(
         return Ok(Pushed { refs, commits });
     }
     check_metadata(source, &outstanding).await?;
-    if let Some(agreements) = &options.agreements {
-        agreements.strike(&**destination.storage(), &**source.storage(), &new)?;
+    if let Some(notes) = &options.notes {
+        notes.strike(&**destination.storage(), &**source.storage(), &new)?;
     }
     let to = Destination::new(destination.storage(), source.storage().location());
     let mut copy = Copy::new(source, to, &present, counters, options.memory);
@@ -165,8 +165,8 @@ async fn attempt(
     let commits_there = StoredCommits { records: &records, stored_since, has_moves: false };
     move_refs(destination, &mut refs, commits_there, clock).await?;
     copy.restore_reused().await?;
-    if let Some(agreements) = &options.agreements {
-        agreements.note(&**destination.storage(), &**source.storage(), targets);
+    if let Some(notes) = &options.notes {
+        notes.note(&**destination.storage(), &**source.storage(), targets);
     }
     Ok(Pushed { refs, commits })
 }
@@ -217,8 +217,8 @@ async fn agreed(
     options: &PushOptions,
     present: &HashSet<ObjectId>,
 ) -> Result<HashSet<ObjectId>> {
-    let Some(agreements) = &options.agreements else { return Ok(HashSet::new()) };
-    let targets = agreements.targets(&**destination.storage(), &**source.storage());
+    let Some(notes) = &options.notes else { return Ok(HashSet::new()) };
+    let targets = notes.targets(&**destination.storage(), &**source.storage());
     let targets: Vec<ObjectId> = targets.into_iter().filter(|target| present.contains(target)).collect();
     let mut agreed = HashSet::new();
     walk_all(destination, targets, |commit| Ok(agreed.insert(commit.id))).await?;

@@ -167,6 +167,25 @@ impl Settings {
         Ok(found)
     }
 
+    /// Returns the options that say which store it is and who asks, as [`Settings::parse`] takes
+    /// them: without secrets, and without what is of this machine or of one command (limits,
+    /// caches).
+    pub fn of_access(&self) -> Vec<String> {
+        let absolute = |file: &String| Some(std::path::absolute(file).ok()?.to_str()?.to_owned());
+        let values = [
+            ("region", self.region.as_ref().map(ToString::to_string)),
+            ("endpoint-url", self.endpoint_url.clone()),
+            ("profile", self.profile.clone()),
+            ("addressing", self.addressing.clone()),
+            ("credentials", self.credentials.as_ref().and_then(absolute)),
+            ("account", self.account.as_ref().map(|account| account.as_str().to_owned())),
+            ("ca-bundle", self.ca_bundle.as_ref().and_then(absolute)),
+        ];
+        let flags = [("anonymous", self.anonymous), ("requester-pays", self.requester_pays)];
+        let values = values.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+        values.chain(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name.to_owned())).collect()
+    }
+
     /// Returns these settings with the secrets of the file that they name.
     pub fn with_secrets_of_file(mut self) -> Result<Self> {
         self.secrets = self.secrets.with_file()?;
@@ -265,6 +284,35 @@ mod tests {
         let settings = words(&["secret_access_key=hidden", "header=x: hidden", "profile=shown"]).unwrap();
         let shown = format!("{settings:?}");
         assert!(shown.contains("shown") && !shown.contains("hidden"), "{shown}");
+    }
+
+    #[test]
+    fn what_is_remembered_of_a_store_has_no_secrets_and_reaches_it_again() {
+        let given = words(&[
+            "region=eu-west-1",
+            "endpoint-url=http://h:1",
+            "profile=p",
+            "anonymous",
+            "account=name",
+            "ca-bundle=/certificates",
+            "credentials=/file",
+            "addressing=path",
+            "requester-pays",
+            "secret-access-key=hidden",
+            "access-key-id=hidden",
+            "header=x: hidden",
+            "timeout=3",
+            "cache=/cache",
+        ])
+        .unwrap();
+        let remembered = given.of_access();
+        assert!(
+            !remembered.iter().any(|option| option.contains("hidden") || option.contains("cache=")),
+            "{remembered:?}"
+        );
+        let again = Settings::parse(&remembered, Source::CommandLine).unwrap();
+        assert_eq!((again.of_access(), again.timeout), (remembered, None));
+        assert_eq!(Settings::default().of_access(), [""; 0]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Commits about whose bytes two places agree: the notes that spare later copies between them the
-//! comparison.
+//! Notes of this user on repositories that others are copied to: where each was cloned from, and
+//! about which commits it agrees with others, which spares later copies the comparison.
 //!
 //! The first copy from a source compares everything that the refs reach, whatever is at the
 //! destination already: ids prove nothing. Each destination then has a file in a directory of this
@@ -38,13 +38,13 @@ const VERSION: u32 = 1;
 
 /// Directory of the notes of all destinations.
 #[derive(Clone, Debug)]
-pub struct Agreements {
+pub struct CopyNotes {
     directory: PathBuf,
 }
 
 /// File of one destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Notes {
+struct Content {
     version: u32,
     /// Location of the destination.
     destination: String,
@@ -52,6 +52,20 @@ struct Notes {
     /// others.
     directory: Option<String>,
     sources: Vec<Note>,
+    /// Repository that it was cloned from. Files before this was noted lack it.
+    #[serde(default)]
+    origin: Option<Origin>,
+}
+
+/// Repository that another was cloned from, and how to reach it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Location of the repository, absolute and without secrets.
+    pub location: String,
+    /// Options to reach its store, as [`Settings::parse`] takes them, without secrets.
+    ///
+    /// [`Settings::parse`]: icechunkfs_store::storage::settings::Settings::parse
+    pub options: Vec<String>,
 }
 
 /// Commits that were compared with one source.
@@ -61,10 +75,10 @@ struct Note {
     targets: Vec<ObjectId>,
 }
 
-impl Agreements {
+impl CopyNotes {
     /// Returns the notes in `directory`, which need not exist.
     pub fn new(directory: PathBuf) -> Self {
-        Agreements { directory }
+        CopyNotes { directory }
     }
 
     /// Returns the commits of `destination` that were compared with `source`, among others those
@@ -111,30 +125,49 @@ impl Agreements {
         }
     }
 
-    /// Removes all notes of `destination`, which is made anew.
+    /// Returns where `destination` was cloned from; none if this user did not clone it.
+    pub fn origin(&self, destination: &dyn Storage) -> Option<Origin> {
+        self.read(destination).origin
+    }
+
+    /// Notes that `destination` was cloned from `origin`.
+    pub fn set_origin(&self, destination: &dyn Storage, origin: Origin) -> Result<()> {
+        self.write(&Content { origin: Some(origin), ..self.read(destination) })
+    }
+
+    /// Removes what was compared with `destination`, which is made again.
     pub(super) fn forget(&self, destination: &dyn Storage) -> Result<()> {
         let notes = self.read(destination);
-        if notes.sources.is_empty() { Ok(()) } else { self.write(&Notes { sources: Vec::new(), ..notes }) }
+        if notes.sources.is_empty() { Ok(()) } else { self.write(&Content { sources: Vec::new(), ..notes }) }
     }
 
     /// Reads the notes of `destination`; none if there is no file that belongs to this user and is
-    /// about this destination.
-    fn read(&self, destination: &dyn Storage) -> Notes {
-        let none = || Notes {
+    /// about this destination. A disk may have another number after the machine has started again:
+    /// the origin is then still known, and everything is compared again.
+    fn read(&self, destination: &dyn Storage) -> Content {
+        let none = || Content {
             version: VERSION,
             destination: place_of(destination),
             directory: destination.local_path().and_then(|path| identity_of(&path)),
             sources: Vec::new(),
+            origin: None,
         };
         let Some(found) = self.read_file(&place_of(destination)) else { return none() };
         let expected = none();
-        let is_same = found.version == VERSION
-            && found.destination == expected.destination
-            && found.directory == expected.directory;
-        if is_same { found } else { expected }
+        if found.version != VERSION || found.destination != expected.destination {
+            return expected;
+        }
+        let of_directory = |notes: &Content| notes.directory.as_deref().map(|text| without_device(text).to_owned());
+        if found.directory == expected.directory {
+            found
+        } else if of_directory(&found) == of_directory(&expected) {
+            Content { origin: found.origin, ..expected }
+        } else {
+            expected
+        }
     }
 
-    fn read_file(&self, destination: &str) -> Option<Notes> {
+    fn read_file(&self, destination: &str) -> Option<Content> {
         let (directory, _) = trust::open_directory(&self.directory, &trust::is_trusted).ok()?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = rustix::fs::openat(&directory, name_of(destination), flags, Mode::empty()).ok()?;
@@ -147,7 +180,7 @@ impl Agreements {
         serde_json::from_slice(&text).ok()
     }
 
-    fn write(&self, notes: &Notes) -> Result<()> {
+    fn write(&self, notes: &Content) -> Result<()> {
         let failed = |e: std::io::Error| Error::io(self.directory.display(), e);
         let (directory, _) = trust::create_directory(&self.directory)?;
         self.remove_dead(&directory);
@@ -201,6 +234,11 @@ fn identity_of(path: &Path) -> Option<String> {
     Some(format!("{}:{}:{}", found.dev(), found.ino(), created.map_or(0, |at| at.as_nanos())))
 }
 
+/// Returns what of an identity stays when a disk gets another number.
+fn without_device(identity: &str) -> &str {
+    identity.split_once(':').map_or(identity, |(_, rest)| rest)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -216,7 +254,7 @@ mod tests {
 
     struct Scene {
         _base: tempfile::TempDir,
-        agreements: Agreements,
+        notes: CopyNotes,
         destination: Arc<dyn Storage>,
         one: Arc<dyn Storage>,
         other: Arc<dyn Storage>,
@@ -225,61 +263,89 @@ mod tests {
     fn scene() -> Scene {
         let base = tempfile::tempdir().unwrap();
         std::fs::set_permissions(base.path(), PermissionsExt::from_mode(0o700)).unwrap();
-        let agreements = Agreements::new(base.path().join("state/notes"));
+        let notes = CopyNotes::new(base.path().join("state/notes"));
         let place = base.path().join("destination");
         std::fs::create_dir(&place).unwrap();
         let destination = open_directory(&place).unwrap();
-        Scene { agreements, destination, one: empty_storage("one"), other: empty_storage("other"), _base: base }
+        Scene { notes, destination, one: empty_storage("one"), other: empty_storage("other"), _base: base }
     }
 
     #[test]
     fn notes_are_about_one_source() {
-        let Scene { agreements, destination, one, other, .. } = &scene();
-        assert_eq!(agreements.targets(&**destination, &**one), []);
-        agreements.note(&**destination, &**one, [id(1), id(2)]);
-        agreements.note(&**destination, &**one, [id(3), id(1)]);
-        assert_eq!(agreements.targets(&**destination, &**one), [id(3), id(1), id(2)]);
-        assert_eq!(agreements.targets(&**destination, &**other), []);
-        assert_eq!(agreements.targets(&**other, &**one), []);
+        let Scene { notes, destination, one, other, .. } = &scene();
+        assert_eq!(notes.targets(&**destination, &**one), []);
+        notes.note(&**destination, &**one, [id(1), id(2)]);
+        notes.note(&**destination, &**one, [id(3), id(1)]);
+        assert_eq!(notes.targets(&**destination, &**one), [id(3), id(1), id(2)]);
+        assert_eq!(notes.targets(&**destination, &**other), []);
+        assert_eq!(notes.targets(&**other, &**one), []);
     }
 
     #[test]
     fn commits_that_come_from_elsewhere_are_struck() {
-        let Scene { agreements, destination, one, other, .. } = &scene();
-        agreements.note(&**destination, &**one, [id(1), id(2)]);
-        agreements.strike(&**destination, &**other, &[id(2), id(9)].into()).unwrap();
-        assert_eq!(agreements.targets(&**destination, &**one), [id(1)]);
-        agreements.strike(&**destination, &**one, &[id(1)].into()).unwrap();
-        assert_eq!(agreements.targets(&**destination, &**one), [id(1)], "they come from the source itself");
-        agreements.forget(&**destination).unwrap();
-        assert_eq!(agreements.targets(&**destination, &**one), []);
+        let Scene { notes, destination, one, other, .. } = &scene();
+        notes.note(&**destination, &**one, [id(1), id(2)]);
+        notes.strike(&**destination, &**other, &[id(2), id(9)].into()).unwrap();
+        assert_eq!(notes.targets(&**destination, &**one), [id(1)]);
+        notes.strike(&**destination, &**one, &[id(1)].into()).unwrap();
+        assert_eq!(notes.targets(&**destination, &**one), [id(1)], "they come from the source itself");
+        notes.forget(&**destination).unwrap();
+        assert_eq!(notes.targets(&**destination, &**one), []);
     }
 
     #[test]
     fn another_directory_in_the_same_place_has_no_notes() {
-        let Scene { agreements, destination, one, _base, .. } = &scene();
-        agreements.note(&**destination, &**one, [id(1)]);
+        let Scene { notes, destination, one, _base, .. } = &scene();
+        notes.note(&**destination, &**one, [id(1)]);
         let place = _base.path().join("destination");
         std::fs::rename(&place, _base.path().join("before")).unwrap();
         std::fs::create_dir(&place).unwrap();
-        assert_eq!(agreements.targets(&*open_directory(&place).unwrap(), &**one), []);
+        assert_eq!(notes.targets(&*open_directory(&place).unwrap(), &**one), []);
         std::fs::remove_dir(&place).unwrap();
         let elsewhere = _base.path().join("elsewhere");
         std::fs::create_dir(&elsewhere).unwrap();
-        agreements.note(&*open_directory(&elsewhere).unwrap(), &**one, [id(1)]);
+        notes.note(&*open_directory(&elsewhere).unwrap(), &**one, [id(1)]);
         let kept: Vec<_> = std::fs::read_dir(_base.path().join("state/notes")).unwrap().collect();
         assert_eq!(kept.len(), 1, "notes on a place that is gone are removed");
     }
 
     #[test]
+    fn an_origin_stays_until_another_directory_is_there() {
+        let Scene { notes, destination, one, _base, .. } = &scene();
+        let origin = |n: u8| Origin { location: format!("s3://bucket/{n}"), options: vec!["anonymous".to_owned()] };
+        assert_eq!(notes.origin(&**destination), None);
+        notes.note(&**destination, &**one, [id(1)]);
+        notes.set_origin(&**destination, origin(1)).unwrap();
+        notes.set_origin(&**destination, origin(2)).unwrap();
+        assert_eq!(notes.targets(&**destination, &**one), [id(1)]);
+        notes.forget(&**destination).unwrap();
+        assert_eq!(notes.origin(&**destination), Some(origin(2)), "of a clone that goes on");
+        notes.note(&**destination, &**one, [id(1)]);
+        let file = notes.directory.join(name_of(&place_of(&**destination)));
+        let text = std::fs::read_to_string(&file).unwrap();
+        let on_another_disk = |text: &str| {
+            let mut notes: Content = serde_json::from_str(text).unwrap();
+            notes.directory = notes.directory.map(|identity| format!("9{identity}"));
+            serde_json::to_string(&notes).unwrap()
+        };
+        std::fs::write(&file, on_another_disk(&text)).unwrap();
+        assert_eq!(notes.targets(&**destination, &**one), []);
+        assert_eq!(notes.origin(&**destination), Some(origin(2)));
+        let place = _base.path().join("destination");
+        std::fs::rename(&place, _base.path().join("before")).unwrap();
+        std::fs::create_dir(&place).unwrap();
+        assert_eq!(notes.origin(&*open_directory(&place).unwrap()), None);
+    }
+
+    #[test]
     fn notes_that_others_may_write_are_not_believed() {
-        let Scene { agreements, destination, one, _base, .. } = &scene();
-        agreements.note(&**destination, &**one, [id(1)]);
-        let file = agreements.directory.join(name_of(&place_of(&**destination)));
+        let Scene { notes, destination, one, _base, .. } = &scene();
+        notes.note(&**destination, &**one, [id(1)]);
+        let file = notes.directory.join(name_of(&place_of(&**destination)));
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).unwrap();
-        assert_eq!(agreements.targets(&**destination, &**one), []);
+        assert_eq!(notes.targets(&**destination, &**one), []);
         std::fs::remove_file(&file).unwrap();
         std::fs::write(&file, "nonsense").unwrap();
-        assert_eq!(agreements.targets(&**destination, &**one), []);
+        assert_eq!(notes.targets(&**destination, &**one), []);
     }
 }
