@@ -54,7 +54,12 @@ impl Session {
             self.working.moves().preserve(&guard, &detected.untracked_entries(), &[]).await?;
             let invalidations = rebase::discard(&self.working, &guard, &path, &detected, &self.new_ids).await?;
             self.new_ids.lock().clear();
-            self.conflicts.clear();
+            // Moved nodes may return to other paths than those by which conflicts name them.
+            if detected.changes.moved.is_empty() {
+                self.conflicts.discarded(&path, &self.working.upper().base().tree);
+            } else {
+                self.conflicts.clear();
+            }
             self.working.uploads().forget_uploads();
             invalidations
         };

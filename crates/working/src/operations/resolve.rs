@@ -3,9 +3,10 @@
 //! A commit or refresh that finds conflicts changes nothing and lists them here. For a chunk or a
 //! member of `zarr.json` that both sides changed, the user says whose is taken; the next commit or
 //! refresh does it ([`icechunkfs_repo::commit::settlements`]). Settlements end with the changes
-//! that they are for: when these are committed, moved to another base, or discarded. What is to
-//! give way does so only as it was when the user said so: what is written to the node later, as far
-//! as the clock of the scratch directory's file system tells, is asked about again.
+//! that they are for: when these are committed, moved to another base, or discarded; a discard of a
+//! part ends those of its nodes. What is to give way does so only as it was when the user said so:
+//! what is written to the node later, as far as the clock of the scratch directory's file system
+//! tells, is asked about again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
@@ -72,6 +73,28 @@ impl OpenConflicts {
         *self.0.lock() = Known::default();
     }
 
+    /// Forgets the conflicts at and below `path`, whose changes are discarded. What was settled of
+    /// the same nodes is open again.
+    pub(super) fn discarded(&self, path: &str, tree: &Tree) {
+        let mut found = self.0.lock();
+        let Known { conflicts, settled, settlements, given_up, .. } = &mut *found;
+        let is_of_discarded = |conflict: &Conflict| part_at(conflict, path, tree).is_some();
+        let nodes: HashSet<String> = conflicts
+            .iter()
+            .chain(settled.iter())
+            .filter(|conflict| is_of_discarded(conflict))
+            .map(|conflict| conflict.path.clone())
+            .collect();
+        for node in &nodes {
+            given_up.remove(node);
+            settlements.forget(node);
+        }
+        let (open_again, kept) = settled.drain(..).partition(|conflict| nodes.contains(&conflict.path));
+        *settled = kept;
+        conflicts.extend::<Vec<_>>(open_again);
+        *conflicts = conflicts.iter().filter_map(|conflict| without_part(conflict, path, tree)).collect();
+    }
+
     /// Forgets what is settled for the nodes at `paths`, and returns the rest.
     fn settlements_without(&self, paths: &[String]) -> Settlements {
         let mut found = self.0.lock();
@@ -135,12 +158,7 @@ impl OpenConflicts {
                 }
                 count += 1;
                 give_up(&part);
-                let taken: HashSet<&Vec<u32>> = part.coords.iter().collect();
-                let rest: Vec<Vec<u32>> =
-                    conflict.coords.iter().filter(|coords| !taken.contains(coords)).cloned().collect();
-                if !rest.is_empty() {
-                    left.push(Conflict { coords: rest, ..conflict });
-                }
+                left.extend(without_part(&conflict, path, tree));
                 now.push(part);
             }
             if now.is_empty() {
@@ -240,6 +258,14 @@ fn part_at(conflict: &Conflict, path: &str, tree: &Tree) -> Option<Conflict> {
     let encoding = &tree.table().array(index)?.encoding;
     let is_named = |coords: &&Vec<u32>| join(&conflict.path, &encoding.key(coords)) == path;
     let coords: Vec<Vec<u32>> = conflict.coords.iter().filter(is_named).cloned().collect();
+    (!coords.is_empty()).then(|| Conflict { coords, ..conflict.clone() })
+}
+
+/// Returns what of `conflict` [`part_at`] does not return; none if that is nothing.
+fn without_part(conflict: &Conflict, path: &str, tree: &Tree) -> Option<Conflict> {
+    let Some(part) = part_at(conflict, path, tree) else { return Some(conflict.clone()) };
+    let taken: HashSet<&Vec<u32>> = part.coords.iter().collect();
+    let coords: Vec<Vec<u32>> = conflict.coords.iter().filter(|coords| !taken.contains(coords)).cloned().collect();
     (!coords.is_empty()).then(|| Conflict { coords, ..conflict.clone() })
 }
 

@@ -177,6 +177,32 @@ async fn where_no_side_can_be_taken_the_command_that_helps_is_named() {
     assert!(!found.contains_key("a/zarr.json") && found["m/c/0"] == "mine");
 }
 
+#[tokio::test]
+async fn a_discard_of_a_part_leaves_the_other_conflicts_and_settlements() {
+    let lab = Lab::new().await;
+    let [programs, other] = Programs::two(&lab).await;
+    for path in ["a/c/0", "a/c/1", "m/c/0"] {
+        programs.put(path, "mine").await;
+        other.put(path, "theirs").await;
+    }
+    other.commit().await;
+    conflicts(&programs).await;
+    resolve(&programs, &["a/c/1"], Side::Ours).await;
+    resolve(&programs, &["m"], Side::Ours).await;
+    programs.session.discard("/a/c/0").await.unwrap();
+    // What was settled of the same array is asked again.
+    let text = programs.session.conflicts_text();
+    assert!(text.contains("/a") && !text.contains("/m"), "{text}");
+    resolve(&programs, &["a/c/1"], Side::Ours).await;
+    assert_eq!(programs.session.conflicts_text(), "no conflicts\n");
+    programs.commit().await;
+    let found = committed(&lab, "third").await;
+    assert_eq!([&*found["a/c/0"], &*found["a/c/1"], &*found["m/c/0"]], ["theirs", "mine", "mine"]);
+    programs.put("a/c/0", "mine").await;
+    programs.session.discard("").await.unwrap();
+    assert_eq!(programs.session.conflicts_text(), "no conflicts\n");
+}
+
 /// Nobody has given up what is written after it was settled that the rest gives way.
 #[tokio::test]
 async fn what_is_written_later_does_not_give_way() {
