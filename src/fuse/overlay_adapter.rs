@@ -217,6 +217,8 @@ impl Requests for WorkingAdapter {
             Face::Control(file) => self.serve(Call::on("commit", face), reply, move |faces| async move {
                 if settings.mtime.is_some() {
                     faces.control.touch(file.number(), is_given).await?;
+                } else if settings.size.is_some() {
+                    faces.control.truncate(file.number())?;
                 }
                 Ok(faces.timed(&control::attributes(file.number())))
             }),

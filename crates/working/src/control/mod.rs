@@ -36,6 +36,8 @@ use icechunkfs_views::control_directory::{self, DIRECTORY, MountKind, NAME};
 /// Note that reading `commit` returns in addition if the program wrote more than once.
 const TRUNCATED_NOTE: &str = "\
 note: the message is the program's first write; for several lines use `icechunkfs commit -m`, or write them at once\n";
+/// Files that take a command from every program.
+const COMMANDS: [ControlFile; 3] = [ControlFile::Commit, ControlFile::Discard, ControlFile::Refresh];
 /// Time after a command that was written in which setting a given time is part of it: `cp -p` and
 /// the like set times last.
 const PART_OF_COPY: Duration = Duration::from_secs(2);
@@ -63,6 +65,8 @@ pub struct Control {
 struct Handle {
     file: ControlFile,
     content: Metered<Vec<u8>>,
+    /// True if the program that opened it is going to write.
+    truncated: bool,
     command_given: bool,
     /// Failure of its command.
     failure: Option<Error>,
@@ -95,6 +99,17 @@ pub fn attributes(number: Ino) -> Attributes {
     // Sizes are unknown before the contents are rendered; 0 makes programs read to the end, as in
     // /proc.
     Attributes { number, kind, size: 0, blocks: 0, links, rdev: 0, meta }
+}
+
+/// Returns the error of a program that empties `file` and writes nothing to it.
+fn nothing_written(file: ControlFile) -> String {
+    let name = file.name();
+    let with_text = match file {
+        ControlFile::Commit => ", or write the message to it",
+        ControlFile::Discard => ", or write a path to it",
+        _ => "",
+    };
+    format!("{name} was opened and nothing was written to it, so that nothing was done: touch it{with_text}")
 }
 
 impl Control {
@@ -139,14 +154,15 @@ impl Control {
         if offset == SHOWN_OFFSET { 0 } else { offset }
     }
 
-    /// Opens file `number` and renders its content. Returns the handle.
-    pub async fn open(&self, number: Ino) -> Result<u64> {
+    /// Opens file `number`, emptied at once if `truncated`, and renders its content. Returns the
+    /// handle.
+    pub async fn open(&self, number: Ino, truncated: bool) -> Result<u64> {
         let file = ControlFile::at(number).ok_or_else(read_only_error)?;
         let content = self.render(file).await?;
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.handles.lock().insert(
             handle,
-            Handle { file, content: content.map(String::into_bytes), command_given: false, failure: None },
+            Handle { file, content: content.map(String::into_bytes), truncated, command_given: false, failure: None },
         );
         Ok(handle)
     }
@@ -258,6 +274,9 @@ impl Control {
         if is_given && file == ControlFile::Discard {
             return Err(Error::invalid("to discard everything, touch this file without a time"));
         }
+        // A program that has emptied the file first (`cp -p`) has given its command, too.
+        let forget = |handle: &mut Handle| handle.truncated &= handle.file != file;
+        self.handles.lock().values_mut().for_each(forget);
         self.command(file, "").await
     }
 
@@ -286,9 +305,29 @@ impl Control {
         done.map(drop)
     }
 
-    /// Closes `handle`.
+    /// Notes that file `number` was emptied by a program that has it open. By itself that is no
+    /// command.
+    pub fn truncate(&self, number: Ino) -> Result<()> {
+        let file = ControlFile::at(number).ok_or_else(read_only_error)?;
+        let mut handles = self.handles.lock();
+        let mut open = handles.values_mut().filter(|handle| handle.file == file).peekable();
+        if open.peek().is_none() && COMMANDS.contains(&file) {
+            return Err(Error::invalid(nothing_written(file)));
+        }
+        open.for_each(|handle| handle.truncated = true);
+        Ok(())
+    }
+
+    /// Closes `handle`. A program that has opened the file to write and has written nothing, such
+    /// as `: >` or a command that failed before its first output, gives no command. No error
+    /// reaches it any more, so that the outcome tells.
     pub fn release(&self, handle: u64) {
-        self.handles.lock().remove(&handle);
+        let Some(closed) = self.handles.lock().remove(&handle) else { return };
+        if closed.truncated && !closed.command_given && COMMANDS.contains(&closed.file) {
+            let error = Error::invalid(nothing_written(closed.file));
+            self.errors.record(closed.file.name(), &error);
+            *self.outcome.lock() = format!("{error}\n");
+        }
     }
 }
 
