@@ -31,6 +31,7 @@ pub struct ArrayMetadata {
 
 #[derive(Deserialize)]
 struct Document {
+    #[serde(deserialize_with = "document::lengths")]
     shape: Vec<u64>,
     chunk_grid: Extension,
     #[serde(default)]

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -84,6 +85,15 @@ fn memory_of(zarr_json: &[u8]) -> u64 {
 pub(super) fn parse<T: DeserializeOwned>(zarr_json: &[u8], room: &mut Meter) -> Result<T> {
     room.restart();
     json::parse(zarr_json, room).context(|| "this zarr.json is not an array's")
+}
+
+/// Parses the member `shape`.
+pub(super) fn lengths<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
+    let shape = Value::deserialize(deserializer)?;
+    let lengths = shape.as_array().and_then(|list| list.iter().map(Value::as_u64).collect());
+    lengths.ok_or_else(|| {
+        serde::de::Error::custom(format!("shape {} is not a list of whole numbers from 0 on", shown(&shape)))
+    })
 }
 
 /// Returns the member `node_type` of `zarr_json`, if it is text, without memory for the other

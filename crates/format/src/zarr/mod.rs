@@ -10,6 +10,7 @@ pub mod chunk_key;
 pub mod chunk_rules;
 pub mod document;
 pub mod members;
+pub mod readable;
 pub mod reshard;
 pub mod shard;
 pub mod slices;

@@ -10,6 +10,7 @@ use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_format::zarr::chunk_rules::{ChunkRules, OTHER_NAMES};
+use icechunkfs_format::zarr::readable;
 
 /// Change that can be committed, and that some programs cannot read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +19,9 @@ pub struct Warning {
     pub path: String,
     /// Reason.
     pub why: String,
+    /// True if that may be intended: `--strict` does not refuse it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_note: bool,
 }
 
 impl fmt::Display for Warning {
@@ -37,8 +41,23 @@ pub fn warnings_of(base: &Snapshot, changes: &ChangeSet) -> Vec<Warning> {
         .collect();
     let mut documents: HashMap<NodeId, (&str, &[u8])> = HashMap::new();
     let moved = changes.moved_to();
+    let mut found = Vec::new();
     for node in changes.created.iter().chain(&changes.updated).filter(|node| node.is_array) {
         documents.insert(node.id, (&node.path, &node.zarr_json));
+        let problems = readable::problems(&node.zarr_json).unwrap_or_default();
+        for is_of_extension in [false, true] {
+            let texts = problems.iter().filter(|problem| problem.is_of_extension == is_of_extension);
+            let texts: Vec<&str> = texts.map(|problem| problem.text.as_str()).collect();
+            let what = if is_of_extension {
+                "Zarr programs open it only with a library that knows this"
+            } else {
+                "Zarr programs cannot open it"
+            };
+            if !texts.is_empty() {
+                let why = format!("{what}: {}", texts.join("; "));
+                found.push(Warning { path: node.path.clone(), why, is_note: is_of_extension });
+            }
+        }
     }
     if written.keys().any(|node| !documents.contains_key(node)) {
         for node in base.nodes().filter(|node| written.contains_key(&node.id)) {
@@ -46,12 +65,11 @@ pub fn warnings_of(base: &Snapshot, changes: &ChangeSet) -> Vec<Warning> {
             documents.entry(node.id).or_insert((path, node.zarr_json));
         }
     }
-    let mut found = Vec::new();
     for (node, (path, zarr_json)) in documents {
         // Violations and the log name documents that cannot be parsed.
         let Ok(rules) = ChunkRules::parse(zarr_json) else { continue };
         if !rules.has_default_names {
-            found.push(Warning { path: path.to_owned(), why: OTHER_NAMES.to_owned() });
+            found.push(Warning { path: path.to_owned(), why: OTHER_NAMES.to_owned(), is_note: false });
         }
         let lengths = written.get(&node).into_iter().flat_map(|chunks| chunks.iter());
         let mut wrong =
@@ -62,7 +80,7 @@ pub fn warnings_of(base: &Snapshot, changes: &ChangeSet) -> Vec<Warning> {
                 count => format!(" (and {count} more)"),
             };
             let why = format!("chunk {:?}{more}: {why}", coords.as_slice());
-            found.push(Warning { path: path.to_owned(), why });
+            found.push(Warning { path: path.to_owned(), why, is_note: false });
         }
     }
     found.sort_by(|a, b| (&a.path, &a.why).cmp(&(&b.path, &b.why)));

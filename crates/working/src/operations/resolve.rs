@@ -112,6 +112,12 @@ impl OpenConflicts {
         found.conflicts.iter().chain(&found.settled).map(|conflict| conflict.path.clone()).collect()
     }
 
+    /// Returns the number of the open conflicts of the changes.
+    pub(super) fn count(&self) -> usize {
+        let found = self.0.lock();
+        if found.is_of_changes { found.conflicts.len() } else { 0 }
+    }
+
     /// Returns the open conflicts as JSON.
     pub(super) fn to_json(&self) -> Value {
         serde_json::to_value(&self.0.lock().conflicts).unwrap_or_default()
@@ -207,6 +213,10 @@ fn remedy(conflict: &Conflict, mountpoint: &str) -> String {
         }
         ConflictKind::UntrackedNameExists => format!("to settle it: move {path} away, then commit"),
         ConflictKind::MergedByBoth => "merge again".to_owned(),
+        ConflictKind::DeleteOfUpdatedArray | ConflictKind::DeleteOfUpdatedGroup => format!(
+            "to keep what they changed: icechunkfs discard {place} {path}, then commit or refresh; to delete it anyway: discard it, \
+             icechunkfs refresh {place}, and delete it again"
+        ),
         _ => format!(
             "to discard your change: icechunkfs discard {place} {path}, then commit; to keep it: copy it elsewhere, \
              discard and refresh, then make it again"

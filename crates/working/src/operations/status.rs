@@ -90,6 +90,10 @@ pub struct Status {
     pub violations: Vec<Violation>,
     /// Scratch directory that holds the changes.
     pub scratch: String,
+    /// Number of conflicts with concurrent commits that the last commit or refresh found and that
+    /// are not settled.
+    #[serde(default)]
+    pub conflicts: usize,
     /// Mountpoint. Empty in a daemon of an older version.
     #[serde(default)]
     pub mountpoint: String,
@@ -212,6 +216,7 @@ impl Session {
             open_for_writing: frozen.open_for_writing,
             untracked,
             landed: None,
+            conflicts: self.conflicts.count(),
             violations: detected.violations,
             scratch: self.working.upper().scratch().path().to_string_lossy().into_owned(),
             mountpoint: self.mountpoint(),

@@ -37,6 +37,9 @@ impl Status {
         self.write_nodes(&mut text);
         list(&mut text, "open for writing (a commit waits for them)", &self.open_for_writing);
         list(&mut text, "untracked (never committed)", self.untracked.iter().map(|file| &file.path));
+        if self.untracked.iter().any(|file| is_of_version_2(&file.path)) {
+            text.push_str("  .zarray and .zgroup are of Zarr version 2, which is not stored: write version 3\n");
+        }
         list(&mut text, "in a directory without zarr.json, so that they belong to no group", &self.ungrouped);
         list(&mut text, "warnings (`commit --strict` refuses them)", self.warnings.iter().map(Warning::to_string));
         let violations = self.violations.iter().map(|violation| format!("{}: {}", violation.path, violation.why));
@@ -59,15 +62,23 @@ impl Status {
     fn write_branch(&self, text: &mut String) {
         let line = match self.tip {
             _ if self.branch_gone => {
-                "the branch was deleted: create it again at this snapshot to commit, or copy your changes".to_owned()
+                let [repository, branch] = [&self.repository, &self.branch].map(|text| shell::quote(text));
+                format!(
+                    "the branch was deleted: `icechunkfs branch {repository} create {branch} --at {}` makes it again, then commit",
+                    self.base
+                )
             }
             Some(tip) if self.branch_reset && self.clean => {
                 format!("the branch was reset or amended: it is at {tip} now, and `refresh` shows that")
             }
-            Some(tip) if self.branch_reset => format!(
-                "the branch was reset to {tip}: copy your changes to a mount of it, or of a branch that you create at this snapshot, \
-                 with another scratch directory"
-            ),
+            Some(tip) if self.branch_reset => {
+                let repository = shell::quote(&self.repository);
+                format!(
+                    "the branch was reset to {tip}: copy your changes to another mount, of the branch as it is (with another \
+                     --scratch), or of one at this snapshot: icechunkfs branch {repository} create NAME --at {}",
+                    self.base
+                )
+            }
             Some(tip) if self.branch_moved => {
                 format!("the branch has moved on, to {tip}: a commit is applied to that, `refresh` shows it")
             }
@@ -144,6 +155,13 @@ impl Status {
                 let _ = writeln!(text, ". {hint}");
             }
             None if self.branch_reset || self.branch_gone => text.push_str(". A commit would fail: see above\n"),
+            None if self.conflicts > 0 => {
+                let conflicts = counted(self.conflicts as u64, "conflict");
+                let _ = writeln!(
+                    text,
+                    ". {conflicts} with concurrent commits: .icechunk/conflicts has the commands that settle them"
+                );
+            }
             None if self.violations.is_empty() => {
                 let _ =
                     writeln!(text, ". Commit with: icechunkfs commit {} -m MESSAGE", shell::quote(&self.mountpoint));
@@ -151,6 +169,11 @@ impl Status {
             None => text.push('\n'),
         }
     }
+}
+
+/// Returns true for the names of documents of Zarr version 2.
+pub(super) fn is_of_version_2(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|name| [".zarray", ".zgroup"].contains(&name))
 }
 
 fn list(text: &mut String, what: &str, paths: impl IntoIterator<Item: AsRef<str>>) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::super::changes::Violation;
 use super::super::changes::guard::reject_unexplained_deletions;
 use super::super::committed::Committed;
+use super::super::status_text::is_of_version_2;
 use super::super::{DetectedChanges, Session};
 use super::{CLOSE_TIMEOUT, Commit, POLL_INTERVAL, listed};
 use crate::overlay::Base;
@@ -55,6 +56,9 @@ impl Commit<'_> {
         let detected = self.own_foreign(detected).await?;
         let base = upper.base();
         let report = Committed { untracked: detected.untracked_paths(), ..Committed::default() };
+        if options.strict {
+            refuse_version_2(&report.untracked)?;
+        }
         // An earlier commit that seemed to fail may have landed; an empty change set then has to
         // undo it.
         if detected.changes.is_empty() && !options.amend && upper.unpublished().is_empty() {
@@ -203,10 +207,21 @@ fn by_cause(violations: &[Violation]) -> Vec<String> {
     described.collect()
 }
 
+/// Refuses documents of Zarr version 2: they were written to be committed.
+fn refuse_version_2(untracked: &[String]) -> Result<()> {
+    match untracked.iter().find(|path| is_of_version_2(path)) {
+        None => Ok(()),
+        Some(path) => Err(Error::invalid(format!(
+            "not committed (--strict); {path} is of Zarr version 2, which is not stored: write version 3, or move it away"
+        ))),
+    }
+}
+
 /// Refuses a change set with warnings.
 fn refuse_warnings(ungrouped: &[String], warnings: &[Warning]) -> Result<()> {
     let no_group = ungrouped.iter().map(|path| format!("{path}: it is in a directory without zarr.json"));
-    let all: Vec<String> = no_group.chain(warnings.iter().map(Warning::to_string)).collect();
+    let all: Vec<String> =
+        no_group.chain(warnings.iter().filter(|warning| !warning.is_note).map(Warning::to_string)).collect();
     if all.is_empty() {
         return Ok(());
     }
