@@ -320,7 +320,7 @@ class PushedRef:
     from_: Optional[str] = None
     #: Target in the source.
     to: str = ""
-    #: ``"unchanged"``, ``"created"``, ``"forward"``, ``"forced"`` or ``"refused"``.
+    #: ``"unchanged"``, ``"created"``, ``X or ``"refused"``.
     change: str = ""
     #: Reason of a refusal.
     why: Optional[str] = None

@@ -37,7 +37,10 @@ pub(crate) fn run(arguments: &CatArgs) -> Result<()> {
         let view = arguments.view.options()?.make(tree, repository.storage().location()).await?;
         let file = views::resolve(&*view, &arguments.key).await.context(|| spec.to_string())?;
         if file.kind == Kind::Directory {
-            let message = format!("`{}` is a directory; `icechunkfs ls` lists what is in it", arguments.key);
+            let message = format!(
+                "`{}` is a directory: name a file in it, such as zarr.json or a chunk; `icechunkfs ls` lists groups and arrays",
+                arguments.key
+            );
             return Err(Error::new(ErrorKind::IsADirectory, message));
         }
         let mut offset = 0;

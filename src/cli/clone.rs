@@ -11,7 +11,6 @@ use icechunkfs_base::times::system_clock;
 use icechunkfs_repo::sync::Counters;
 use icechunkfs_repo::sync::clone::{self, CloneOptions};
 use icechunkfs_repo::sync::notes::Origin;
-use icechunkfs_store::storage;
 
 #[derive(Debug, Args)]
 pub(crate) struct CloneArgs {
@@ -37,7 +36,7 @@ pub(crate) fn run(arguments: &CloneArgs) -> Result<()> {
             // The source is there before a directory is made for the copy.
             let source = open::repository(&repo, &of_repo).await?;
             let origin = Origin { location: source.storage().location().to_owned(), options: of_repo.of_access() };
-            let destination = storage::open_new(&dest, &of_dest).await?;
+            let destination = open::new_place(&dest, &of_dest).await?;
             let cloned = clone::clone(source, &destination, &options, &counters, system_clock).await?;
             let remembered = options.notes.as_ref().map_or(Ok(()), |notes| notes.set_origin(&*destination, origin));
             if let Err(error) = remembered {

@@ -13,8 +13,9 @@ use super::values::choice;
 use super::{interrupted, print, print_json, progress, replace_commits};
 use crate::fuse::open_mount::{Deadline, OpenMount, REPLY_TIMEOUT};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
-use icechunkfs_base::printable;
+use icechunkfs_base::{printable, shell};
 use icechunkfs_repo::commit::engine::OnConflict;
+use icechunkfs_tree::mount_facts::MountInfo;
 use icechunkfs_working::operations::CommitOptions;
 use icechunkfs_working::operations::paths::ShownPart;
 use icechunkfs_working::operations::request::{Answer, Command};
@@ -260,7 +261,19 @@ fn require_writable(mount: &OpenMount) -> Result<()> {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let place = mount.mount().mountpoint.display();
-            Err(Error::new(ErrorKind::ReadOnly, format!("{place} is mounted read-only")))
+            let why = match mount.info() {
+                Ok(MountInfo { kind, reference, repository, .. }) if kind != "branch" => {
+                    let [repository, reference] = [repository, reference].map(|text| printable::line(&text));
+                    format!(
+                        "{place} shows {kind} {reference}, which does not change: to write, mount a branch: icechunkfs mount {} DIR",
+                        shell::quote(&repository)
+                    )
+                }
+                _ => format!(
+                    "{place} is mounted read-only: `icechunkfs list` tells how, and why a mount cannot be written to"
+                ),
+            };
+            Err(Error::new(ErrorKind::ReadOnly, why))
         }
         Err(error) => Err(mount.failure(REQUEST, error)),
     }

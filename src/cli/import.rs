@@ -7,19 +7,20 @@ use clap::Args;
 
 use super::export::listed;
 use super::progress::State;
+use super::sync_args::notes;
 use super::values::choice;
 use super::{open, print, print_json, progress, replace_commits};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
-use icechunkfs_base::printable;
 use icechunkfs_base::size;
 use icechunkfs_base::times::system_clock;
+use icechunkfs_base::{printable, shell};
 use icechunkfs_repo::commit::engine::{EngineOptions, OnConflict};
 use icechunkfs_repo::commit::progress::{CommitProgress, CommitState, Stage};
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
 use icechunkfs_store::recognize::{self, Kind};
 use icechunkfs_store::storage::location::{Location, StorePlace};
-use icechunkfs_store::storage::{self, settings::Settings};
+use icechunkfs_store::storage::{self, Storage, settings::Settings};
 use icechunkfs_working::transfer::import::{self, ImportMeans, ImportOptions, ImportResult, ImportTarget};
 use icechunkfs_working::transfer::{Counters, SkippedPath};
 
@@ -136,6 +137,11 @@ fn check_source(arguments: &ImportArgs) -> Result<()> {
         );
         return Err(Error::new(ErrorKind::NotADirectory, message));
     }
+    if found == Some(Kind::Repository) && recognize::at(Path::new(&arguments.repo)).is_none() {
+        let [from, to] = [source.to_string_lossy().as_ref(), &arguments.repo].map(shell::quote);
+        let message = format!("{shown} is a repository: `icechunkfs clone {from} {to}` copies it");
+        return Err(Error::invalid(message));
+    }
     if found == Some(Kind::Repository) && recognize::at(Path::new(&arguments.repo)) == Some(Kind::Zarr3) {
         let message = format!(
             "{shown} is a repository, and {} a plain Zarr tree: are the arguments swapped? The directory comes first, then \
@@ -149,7 +155,13 @@ fn check_source(arguments: &ImportArgs) -> Result<()> {
     }
     match std::fs::metadata(source) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(Error::new(ErrorKind::NotFound, format!("{shown}: no such directory")))
+            let other = match recognize::at(Path::new(&arguments.repo)) {
+                Some(kind @ (Kind::Zarr3 | Kind::Zarr2)) => {
+                    format!("; {} is {}: are the arguments swapped?", arguments.repo, kind.name())
+                }
+                _ => String::new(),
+            };
+            Err(Error::new(ErrorKind::NotFound, format!("{shown}: no such directory{other}")))
         }
         _ => Ok(()),
     }
@@ -180,8 +192,12 @@ impl NewDirectories {
 
 /// Opens the repository, or the empty location for one.
 async fn target(arguments: &ImportArgs) -> Result<ImportTarget> {
-    let nothing = |storage| match arguments.branch.as_str() {
-        DEFAULT_BRANCH => Ok(ImportTarget::Empty(storage)),
+    let nothing = |storage: Arc<dyn Storage>| match arguments.branch.as_str() {
+        DEFAULT_BRANCH => {
+            // Of a clone that was there before.
+            notes().filter(|_| !arguments.dry_run).inspect(|notes| notes.remove(&*storage));
+            Ok(ImportTarget::Empty(storage))
+        }
         branch => Err(Error::new(
             ErrorKind::NotFound,
             format!("{}: there is no repository, and a new one has no branch `{branch}`", arguments.repo),
@@ -192,7 +208,7 @@ async fn target(arguments: &ImportArgs) -> Result<ImportTarget> {
             return nothing(storage::empty_storage(&arguments.repo));
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let storage = storage::open_new(&arguments.repo, &arguments.store).await?;
+            let storage = open::new_place(&arguments.repo, &arguments.store).await?;
             return nothing(storage);
         }
         opened => opened?,
@@ -201,7 +217,14 @@ async fn target(arguments: &ImportArgs) -> Result<ImportTarget> {
         Ok(repository) => Ok(ImportTarget::Branch(repository, arguments.branch.clone())),
         Err(error) if error.kind() == ErrorKind::NotARepository => match storage.any_key().await? {
             None => nothing(storage),
-            Some(_) => Err(error.context("a repository can only be created in an empty place")),
+            Some(key) => Err(Error::new(
+                ErrorKind::NotEmpty,
+                format!(
+                    "{} is not empty ({}) and holds no repository: name a repository, or an empty place for a new one",
+                    arguments.repo,
+                    printable::line(&key)
+                ),
+            )),
         },
         Err(error) => Err(error),
     }

@@ -3,10 +3,11 @@
 use clap::Args;
 
 use super::open;
+use super::sync_args::notes;
 use icechunkfs_base::error::Result;
 use icechunkfs_base::times::system_clock;
 use icechunkfs_repo::repo::create;
-use icechunkfs_store::storage::{self, settings::Settings};
+use icechunkfs_store::storage::settings::Settings;
 
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
@@ -23,7 +24,10 @@ pub(crate) struct InitArgs {
 /// Creates a repository.
 pub(crate) fn run(arguments: &InitArgs) -> Result<()> {
     open::run(async {
-        let storage = storage::open_new(&arguments.repo, &arguments.store).await?;
-        create::create(&*storage, arguments.zarr_group, system_clock).await
+        let storage = open::new_place(&arguments.repo, &arguments.store).await?;
+        create::create(&*storage, arguments.zarr_group, system_clock).await?;
+        // Of a clone that was there before.
+        notes().inspect(|notes| notes.remove(&*storage));
+        Ok(())
     })
 }

@@ -217,8 +217,9 @@ impl Selection<'_> {
                 Ok(left > 0)
             };
             match repository.try_walk(from, visit).await {
-                // What was merged may have been collected with its branch.
-                Err(error) if error.kind() == ErrorKind::NotFound && from != tip => {}
+                // What was merged may have been collected with its branch; in version 1 that is as
+                // if its snapshot was lost.
+                Err(error) if from != tip && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {}
                 done => done?,
             }
         }

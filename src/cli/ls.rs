@@ -92,7 +92,10 @@ pub(super) async fn node_at(tree: &Tree, path: &str) -> Result<NodeIndex> {
     let found = tree.resolve(path).await?;
     match tree.table().place(found.inode) {
         Some(TreePlace::Directory(node)) => Ok(node),
-        _ => Err(Error::new(ErrorKind::InvalidInput, format!("`{path}` is not a group or array"))),
+        _ => Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("`{path}` is not a group or array: `icechunkfs show` of the array above describes its chunks"),
+        )),
     }
 }
 

@@ -207,8 +207,8 @@ fn refusal(merged: &Merged, source: &str, into: &str) -> String {
     let conflicts = &merged.plan.conflicts;
     let of_commit = merged.refused.map(|commit| format!("commit {commit} of ")).unwrap_or_default();
     let text = format!(
-        "{of_commit}{} and branch `{}` changed the same things ({}): nothing was merged. --on-conflict takes one side's \
-         chunks and members of zarr.json; other conflicts are resolved by a commit on one of them\n",
+        "{of_commit}{0} and branch `{1}` changed the same things ({2}): nothing was merged. `--on-conflict ours` takes the \
+         chunks and members of zarr.json of {1}, `theirs` those of {0}; other conflicts are settled by a commit on one of them\n",
         printable::line(source),
         printable::line(into),
         size::counted(conflicts.len() as u64, "conflict")

@@ -171,7 +171,7 @@ fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
                     Err(error) => return Err(error),
                 }
             } else {
-                Some(storage::open_new(to, &arguments.repo.store).await?)
+                Some(open::new_place(to, &arguments.repo.store).await?)
             };
             let dry_run = arguments.dry_run;
             let done = elsewhere::migrate(&repository, destination.as_ref(), system_clock, dry_run, &progress).await?;

@@ -82,7 +82,7 @@ use std::process::ExitCode;
 use self::args::{Command, ErrorFormat};
 use self::output::{print, print_json, print_raw, print_result};
 use crate::library::open;
-use icechunkfs_base::error::Error;
+use icechunkfs_base::error::{Error, ErrorKind};
 use icechunkfs_base::memory;
 use icechunkfs_base::printable;
 use icechunkfs_working::operations::request;
@@ -158,11 +158,15 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => report(&error, arguments.error_format),
+        Err(error) => report(&usage::with_swapped(error, &words), arguments.error_format),
     }
 }
 
 fn report(error: &Error, format: ErrorFormat) -> ExitCode {
+    // Those who know which disk it is have said it in other words.
+    let is_raw = error.kind() == ErrorKind::NoSpace && error.to_string().contains("os error");
+    let with_next = error.clone().context("the disk is full: make room, and try again");
+    let error = if is_raw { &with_next } else { error };
     match format {
         ErrorFormat::Text => eprintln!("icechunkfs: {error}"),
         ErrorFormat::Json => {

@@ -22,7 +22,7 @@ pub(crate) struct PullArgs {
     /// Only show what the pull would do.
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Print the same as `push --json`.
+    /// Print the same as `push --json`; a branch that has newer commits here is "newer".
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -31,11 +31,12 @@ pub(crate) struct PullArgs {
 
 /// Pulls refs.
 pub(crate) fn run(arguments: &PullArgs) -> Result<()> {
-    let (destination, source) = arguments.repos.with_origin(arguments.source.as_deref(), "pulling from")?;
+    let (destination, source) = arguments.repos.with_origin(arguments.source.as_deref(), "pull")?;
     Pushing {
         source,
         destination,
         refs: &arguments.refs,
+        is_pull: true,
         force: arguments.force,
         dry_run: arguments.dry_run,
         json: arguments.json,

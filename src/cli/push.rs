@@ -34,11 +34,12 @@ pub(crate) struct PushArgs {
 
 /// Pushes refs.
 pub(crate) fn run(arguments: &PushArgs) -> Result<()> {
-    let (source, destination) = arguments.repos.with_origin(arguments.dest.as_deref(), "pushing to")?;
+    let (source, destination) = arguments.repos.with_origin(arguments.dest.as_deref(), "push")?;
     Pushing {
         source,
         destination,
         refs: &arguments.refs,
+        is_pull: false,
         force: arguments.force,
         dry_run: arguments.dry_run,
         json: arguments.json,

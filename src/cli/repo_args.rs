@@ -1,6 +1,7 @@
 //! The arguments of several commands: which repository, and which snapshot of it.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 use super::open;
 use super::virtual_args::VirtualArgs;
@@ -8,8 +9,11 @@ use icechunkfs_base::error::{Error, Result};
 use icechunkfs_base::times::{parse_past, system_clock};
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
-use icechunkfs_repo::repo::revision::is_abbreviation;
+use icechunkfs_repo::repo::revision::{MIN_PREFIX, is_abbreviation};
 use icechunkfs_store::storage::settings::Settings;
+
+/// A day, in microseconds.
+const DAY: u64 = 24 * 3600 * 1_000_000;
 
 /// A repository, and the settings to reach it. Flattened last, because the help heading of the
 /// settings applies to all later options.
@@ -40,10 +44,10 @@ impl RepoArgs {
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct RefArgs {
     /// Newest commit of this branch [default: main].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) branch: Option<String>,
     /// Snapshot that this tag points to.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) tag: Option<String>,
     /// Snapshot with this id, or whose id begins so.
     #[arg(long, value_name = "ID")]
@@ -60,15 +64,22 @@ impl RefArgs {
         let branch = || self.branch.clone().unwrap_or_else(|| DEFAULT_BRANCH.to_owned());
         match (&self.tag, &self.snapshot, &self.as_of) {
             (None, None, None) => Ok(RefSpec::Branch(branch())),
-            (None, None, Some(time)) => Ok(RefSpec::AsOf {
-                branch: branch(),
-                time: parse_past(time, system_clock()).map_err(|e| e.context("--as-of"))?,
-            }),
+            (None, None, Some(text)) => {
+                let time = parse_past(text, system_clock()).map_err(|e| e.context("--as-of"))?;
+                // The end of this day is often meant.
+                if time > system_clock() + DAY {
+                    super::note(&format!("--as-of {text} is in the future: later commits will belong to it, too"));
+                }
+                Ok(RefSpec::AsOf { branch: branch(), time })
+            }
             (Some(tag), None, None) if self.branch.is_none() => Ok(RefSpec::Tag(tag.clone())),
             (None, Some(id), None) if self.branch.is_none() => match id.parse() {
                 Ok(id) => Ok(RefSpec::Snapshot(id)),
                 Err(_) if is_abbreviation(id) => Ok(RefSpec::Abbreviated(id.clone())),
-                Err(error) => Err(Error::context(error, "--snapshot")),
+                Err(_) => Err(Error::invalid(format!(
+                    "--snapshot {id}: that is not an id, which has 20 letters and digits: at least {MIN_PREFIX} of them are \
+                     needed; a branch is --branch NAME, a tag --tag NAME"
+                ))),
             },
             _ => Err(Error::invalid(
                 "name one of a branch, a tag and a snapshot; a time (as of) goes with a branch only",

@@ -123,7 +123,9 @@ fn describe(plan: &RevertPlan, branch: &str, snapshot: Option<ObjectId>) -> Stri
     let counts = plan.changes.counted();
     match snapshot {
         Some(snapshot) => format!("took back {what} on {branch}: snapshot {snapshot}: {counts}\n"),
-        None if plan.changes.is_empty() => format!("branch `{branch}` has nothing left of {what}\n"),
+        None if plan.changes.is_empty() => {
+            format!("nothing to take back of {what}: later commits on `{branch}` did it already\n")
+        }
         None => format!("{what} of branch `{branch}` can be taken back: {counts}\n"),
     }
 }

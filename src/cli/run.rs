@@ -8,6 +8,7 @@
 //! commit.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -173,7 +174,11 @@ impl Job {
         }
         if jobs::is_kept(&scratch) {
             let [scratch, repository] = [&*scratch.to_string_lossy(), &arguments.repo.location].map(shell::quote);
-            note(&format!("the work is kept; to go on with it: icechunkfs mount --scratch {scratch} {repository} DIR"));
+            let branch = arguments.branch.as_ref().map(|branch| format!(" --branch {}", shell::quote(branch)));
+            let branch = branch.unwrap_or_default();
+            note(&format!(
+                "the work is kept; to go on with it: icechunkfs mount --scratch {scratch}{branch} {repository} DIR"
+            ));
         }
         outcome
     }
@@ -186,7 +191,16 @@ impl Job {
                 note(&format!("{program}: {status}; nothing is committed"));
                 Ok(exit_code(status).into())
             }
-            Err(error) => Err(Error::io(format!("running {program}"), error)),
+            // As shells do.
+            Err(error) => {
+                let (why, code) = match error.kind() {
+                    io::ErrorKind::NotFound if !program.contains('/') => ("command not found".to_owned(), 127),
+                    io::ErrorKind::NotFound => (error.to_string(), 127),
+                    _ => (error.to_string(), 126),
+                };
+                note(&format!("{program}: {why}; nothing is committed"));
+                Ok(code.into())
+            }
         }
     }
 
@@ -210,7 +224,13 @@ impl Job {
         let answer = control_client::execute(&self.mount, request).context(
             || "whether the work is committed is not known (`icechunkfs log` tells), as the daemon has not answered",
         )?;
-        control_client::check(&answer).context(|| "not committed")?;
+        control_client::check(&answer).map_err(|error| {
+            // The mount is gone when the user reads that.
+            let place = self.mount.mount().mountpoint.to_string_lossy().into_owned();
+            let text = error.to_string().replace(&shell::quote(&place), "DIR").replace(&place, "DIR");
+            let next = "; in a mount of the work, `icechunkfs commit DIR -m MESSAGE` finds the same again";
+            Error::new(error.kind(), format!("commit: {text}{next}"))
+        })?;
         let result = answer.result.and_then(|result| serde_json::from_value(result).ok());
         let mut committed: Committed = result.unwrap_or_default();
         let untracked = std::mem::take(&mut committed.untracked);

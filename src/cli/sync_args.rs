@@ -8,15 +8,16 @@ use serde_json::{Value, json};
 
 use super::progress::State;
 use super::repo_args::RepoArgs;
-use super::{open, print, print_json, progress};
+use super::{open, print, print_json, progress, ref_commands};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
-use icechunkfs_base::printable;
 use icechunkfs_base::size;
 use icechunkfs_base::times::system_clock;
+use icechunkfs_base::{printable, shell};
 use icechunkfs_repo::repo::Repository;
+use icechunkfs_repo::repo::change_refs::RefKind;
 use icechunkfs_repo::sync::Counters;
 use icechunkfs_repo::sync::notes::{CopyNotes, Origin};
-use icechunkfs_repo::sync::push::{Change, PushOptions, Pushed};
+use icechunkfs_repo::sync::push::{Change, Hints, PushOptions, Pushed};
 use icechunkfs_store::storage::location::{Location, StorePlace};
 use icechunkfs_store::storage::settings::{Settings, Source};
 use icechunkfs_working::scratch::directory::state_directory;
@@ -42,8 +43,8 @@ impl TwoRepos {
     }
 
     /// Returns both repositories. Without a `second` it is the one that the first was cloned from,
-    /// which is told as what happens with it: `doing`.
-    pub(crate) fn with_origin(&self, second: Option<&str>, doing: &str) -> Result<(Place, Place)> {
+    /// which the `command` tells.
+    pub(crate) fn with_origin(&self, second: Option<&str>, command: &str) -> Result<(Place, Place)> {
         if let Some(second) = second {
             return self.places(second);
         }
@@ -57,14 +58,16 @@ impl TwoRepos {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!(
-                    "{}: you did not clone it, so that no second repository is known: name one, as in the examples of --help",
+                    "{0}: you did not clone it, so that no second repository is known: name one, as in `icechunkfs {command} {0} OTHER`",
                     printable::line(location)
                 ),
             ));
         };
+        let doing = if command == "pull" { "pulling from" } else { "pushing to" };
         super::note(&format!("{doing} {second}"));
         let (first, (second, given)) = self.places(&second)?;
-        Ok((first, (second, given.or(Settings::parse(&options, Source::CommandLine)?))))
+        let remembered = Settings::parse(&options, Source::CommandLine)?;
+        Ok((first, (second, given.or_of_access(remembered))))
     }
 
     fn settings(&self, second: &str) -> Result<(Settings, Settings)> {
@@ -123,6 +126,7 @@ pub(crate) struct Pushing<'a> {
     pub(crate) source: Place,
     pub(crate) destination: Place,
     pub(crate) refs: &'a [String],
+    pub(crate) is_pull: bool,
     pub(crate) force: bool,
     pub(crate) dry_run: bool,
     pub(crate) json: bool,
@@ -135,6 +139,8 @@ impl Pushing<'_> {
         let counters = Counters::default();
         let options = PushOptions {
             refs: self.refs.to_vec(),
+            is_pull: self.is_pull,
+            hints: self.hints()?,
             force: self.force,
             dry_run: self.dry_run,
             memory: open::MemoryLimits::default().uploads(),
@@ -147,7 +153,7 @@ impl Pushing<'_> {
                 let (place, settings) = &self.destination;
                 let destination = open::repository(place, settings).await.map_err(|error| match error.kind() {
                     ErrorKind::NotARepository | ErrorKind::NotFound => {
-                        error.context("to make a repository there, use `icechunkfs clone`")
+                        Error::new(error.kind(), format!("{error}; `icechunkfs clone` makes a repository there"))
                     }
                     _ => error,
                 })?;
@@ -156,6 +162,9 @@ impl Pushing<'_> {
             })
         })?;
         let refused = pushed.refs.iter().filter(|found| matches!(found.change, Change::Refused(_))).count();
+        if pushed.refs.iter().any(|found| found.change == Change::Forced) {
+            self.note_mounts(&pushed)?;
+        }
         if self.json {
             print_json(&report(&pushed, &counters))?;
         } else {
@@ -170,6 +179,35 @@ impl Pushing<'_> {
         }
     }
 
+    /// Says where branches are mounted that have lost commits.
+    fn note_mounts(&self, pushed: &Pushed) -> Result<()> {
+        open::run(async {
+            let (place, settings) = &self.destination;
+            let repository = open::repository(place, settings).await?;
+            let forced =
+                pushed.refs.iter().filter(|found| found.change == Change::Forced && found.kind == RefKind::Branch);
+            for found in forced {
+                if let Some(mounted) = ref_commands::mounted(&repository, &found.name) {
+                    super::note(&format!("branch {}: {mounted}", found.name));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the options of both stores, as `pull` takes them.
+    fn hints(&self) -> Result<Hints> {
+        let (here, there) =
+            if self.is_pull { (&self.destination, &self.source) } else { (&self.source, &self.destination) };
+        let options = |place: &Place, prefix: &str| -> Result<String> {
+            let options = if is_remote(&place.0)? { place.1.of_access() } else { Vec::new() };
+            Ok(options.iter().map(|option| format!(" {}", shell::quote(&format!("{prefix}{option}")))).collect())
+        };
+        let of_here = options(here, "--")?;
+        let of_there = options(there, if is_remote(&here.0)? { "--other=" } else { "--" })?;
+        Ok(Hints { of_both: format!("{of_here}{of_there}"), of_here })
+    }
+
     fn describe(&self, pushed: &Pushed, counters: &Counters) -> String {
         let mut text = String::new();
         for found in &pushed.refs {
@@ -177,6 +215,9 @@ impl Pushing<'_> {
             let from = found.from.map(|id| id.to_string()).unwrap_or_default();
             text += &match &found.change {
                 Change::Unchanged => continue,
+                Change::Newer => format!(
+                    "newer      {name}, up to {from}: only here; if these commits were taken back there, --force follows\n"
+                ),
                 Change::Created => format!("new        {name} at {}\n", found.to),
                 Change::Forward => format!("forward    {name} from {from} to {}\n", found.to),
                 Change::Forced => format!("forced     {name} from {from} to {}\n", found.to),
@@ -192,7 +233,7 @@ impl Pushing<'_> {
                 );
         }
         if text.is_empty() {
-            return "everything is there already\n".to_owned();
+            return "all refs are there already\n".to_owned();
         }
         let [commits, objects] =
             [(pushed.commits as u64, "commit"), (objects, "object")].map(|(count, noun)| size::counted(count, noun));
@@ -204,6 +245,7 @@ fn report(pushed: &Pushed, counters: &Counters) -> Value {
     let refs: Vec<Value> = pushed.refs.iter().map(|found| {
         let (change, why) = match &found.change {
             Change::Unchanged => ("unchanged", None),
+            Change::Newer => ("newer", None),
             Change::Created => ("created", None),
             Change::Forward => ("forward", None),
             Change::Forced => ("forced", None),

@@ -2,20 +2,24 @@
 //! examples.
 
 use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Error};
 
 use super::args::Arguments;
+use icechunkfs_base::error::{Error as Failure, ErrorKind as Kind};
 use icechunkfs_base::printable;
+use icechunkfs_store::recognize;
 use icechunkfs_store::storage::location::Location;
 
 /// Examples that are shown.
 const EXAMPLES: usize = 2;
 
 /// Commands of git, jj, restic and others, and what does here what they do there.
-const FOREIGN: [(&[&str], &str); 16] = [
+const FOREIGN: [(&[&str], &str); 20] = [
     (
         &["checkout", "switch", "co", "edit", "worktree"],
         "`icechunkfs mount REPO MOUNTPOINT --branch NAME` shows a branch, and --create makes it",
@@ -52,6 +56,10 @@ const FOREIGN: [(&[&str], &str); 16] = [
         &["reflog", "op", "operations"],
         "`icechunkfs ops REPO` lists operations, `icechunkfs undo REPO` takes back the newest",
     ),
+    (&["clean"], "`icechunkfs discard MOUNTPOINT` drops uncommitted changes; rm removes untracked files"),
+    (&["version"], "`icechunkfs --version` prints it"),
+    (&["open", "attach"], "`icechunkfs mount REPO MOUNTPOINT` shows a repository"),
+    (&["cherry-pick", "graft"], "`icechunkfs restore PLACE PATH --from REF` takes a path as a commit has it"),
     (
         &["abandon", "rollback"],
         "`icechunkfs undo REPO` takes back the newest operation, `icechunkfs revert` older commits",
@@ -59,18 +67,30 @@ const FOREIGN: [(&[&str], &str); 16] = [
 ];
 
 /// Options that people type, and what to write here; of any command if that is empty.
-const OPTIONS: [(&str, &str, &str); 12] = [
+const OPTIONS: [(&str, &str, &str); 24] = [
     ("branch", "-d", "a branch is deleted by: icechunkfs branch REPO delete NAME"),
     ("branch", "-D", "a branch is deleted by: icechunkfs branch REPO delete NAME --yes"),
+    ("branch", "-b", "a branch is made by: icechunkfs branch REPO create NAME"),
     ("branch", "-m", "there is no renaming: create the new name with --at OLD-NAME, then delete the old one"),
+    ("tag", "-m", "a tag has no message: icechunkfs tag REPO create NAME --at REF"),
+    ("tag", "-a", "a tag has no message: icechunkfs tag REPO create NAME --at REF"),
+    ("tag", "-f", "tags never change: create another one"),
+    ("tag", "--force", "tags never change: create another one"),
     ("tag", "-d", "a tag is deleted by: icechunkfs tag REPO delete NAME"),
     ("mount", "-b", "a branch is mounted with: --branch NAME"),
     ("mount", "-t", "the type of the file system is not needed"),
     ("commit", "-a", "all changes of the mount are committed: -a is not needed"),
     ("commit", "-am", "all changes of the mount are committed: write -m MESSAGE"),
+    ("commit", "--allow-empty", "without changes there is no commit; `icechunkfs amend` replaces a message"),
+    ("diff", "--cached", "icechunkfs diff MOUNTPOINT shows what a commit would change"),
+    ("diff", "--staged", "icechunkfs diff MOUNTPOINT shows what a commit would change"),
+    ("run", "--scratch", "a job has a scratch directory of its own, which --keep keeps"),
     ("push", "--branch", "branches are named after DEST: icechunkfs push REPO DEST NAME"),
     ("pull", "--branch", "branches are named after SRC: icechunkfs pull REPO SRC NAME"),
     ("merge", "--ours", "write --on-conflict ours"),
+    ("merge", "--branch", "the branch that gets the commit follows --into: --into NAME"),
+    ("merge", "--abort", "a merge with conflicts changes nothing: there is nothing to abort"),
+    ("expire", "--branch", "the history of all branches and tags expires"),
     ("", "--at", "write --branch NAME, --tag NAME or --snapshot ID"),
 ];
 
@@ -78,16 +98,33 @@ const OPTIONS: [(&str, &str, &str); 12] = [
 /// version are such errors, too.
 pub(super) fn report(error: Error, words: &[OsString]) -> ExitCode {
     let code = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
-    let is_wrong = error.use_stderr();
+    // The help, which is printed if nothing else was typed, has all examples.
+    let is_wrong = error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     let command = command_of(words);
     let examples = if is_wrong { nearest_examples(command.as_deref(), words) } else { Vec::new() };
     let error = if is_wrong { with_tip(error, command.as_deref(), words) } else { error };
+    let text = error.render();
     // A reader that is gone needs nothing.
-    let _ = error.print();
+    let _ = match in_plain_words(&text.to_string()) {
+        Some(plain) => io::stderr().write_all(plain.as_bytes()),
+        None => error.print(),
+    };
     if !examples.is_empty() {
         eprintln!("\nExamples:\n{}", examples.join("\n"));
     }
     code
+}
+
+/// Returns the message `text` without the words of Rust's parsers for numbers; none if it has none
+/// of them.
+fn in_plain_words(text: &str) -> Option<String> {
+    const NUMBERS: [(&str, &str); 3] = [
+        ("invalid digit found in string", "it is not a whole number"),
+        ("cannot parse integer from empty string", "it is empty, and a number is expected"),
+        ("number too large to fit in target type", "the number is too large"),
+    ];
+    let (said, plain) = NUMBERS.iter().find(|(said, _)| text.contains(said))?;
+    Some(text.replace(said, plain))
 }
 
 /// Returns the name of the command in `words`, which begin with the program's name.
@@ -110,7 +147,10 @@ fn with_tip(mut error: Error, command: Option<&str>, words: &[OsString]) -> Erro
         });
     let Some(given) = given else { return error };
     let tip = match error.kind() {
-        ErrorKind::InvalidSubcommand => foreign(&given).or_else(|| forgotten_mount(&given, words)),
+        ErrorKind::InvalidSubcommand => match command {
+            Some(command) => meant(command, &given, words),
+            None => foreign(&given).or_else(|| forgotten_mount(&given, words)),
+        },
         ErrorKind::UnknownArgument => command.and_then(|command| meant(command, &given, words)),
         _ => return error,
     };
@@ -147,7 +187,15 @@ fn missing(error: &Error, command: Option<&str>, words: &[OsString]) -> Option<S
             Some(format!("two arguments: icechunkfs diff REPO {from} {to}"))
         }
         Some(name @ ("branch" | "tag")) if is_missing("<NAME>") => {
-            Some(format!("the repository is needed, too: icechunkfs {name} REPO create NAME"))
+            let is_typed = |action: &&&str| words.iter().any(|word| word == **action);
+            let action = ["delete", "reset", "create"].iter().find(is_typed).unwrap_or(&"create");
+            Some(format!("repository and name: icechunkfs {name} REPO {action} NAME"))
+        }
+        Some("config") if is_missing("<VALUE>") => {
+            Some("the repository is needed, too: icechunkfs config REPO set NAME VALUE".to_owned())
+        }
+        Some("import") if is_missing("<REPO>") => {
+            Some("the repository follows the directory: icechunkfs import SRC REPO".to_owned())
         }
         _ if is_missing("<REPO>") => {
             Some("the repository comes first: a path, a URL, or `.` in a mount of it".to_owned())
@@ -175,6 +223,15 @@ fn meant(command: &str, given: &str, words: &[OsString]) -> Option<String> {
     {
         return Some((*tip).to_owned());
     }
+    if given.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
+        let before = words.iter().zip(words.iter().skip(1)).find(|(_, word)| *word == given).map(|(before, _)| before);
+        let option = before.and_then(|before| before.to_str()).filter(|before| before.starts_with('-'));
+        return Some(match (command, option) {
+            (_, Some(option)) => format!("a number behind {option} must be positive"),
+            ("log", None) => format!("to show {0} commits: -n {0}", given.trim_start_matches('-')),
+            (_, None) => "a number must be positive here".to_owned(),
+        });
+    }
     let has = |name: &str| words.iter().any(|word| word == name);
     let is_word = !given.starts_with('-');
     match command {
@@ -184,6 +241,9 @@ fn meant(command: &str, given: &str, words: &[OsString]) -> Option<String> {
         "tag" if is_word && ["move", "rename", "reset"].contains(&given) => {
             Some("tags never change: create another one".to_owned())
         }
+        "config" if is_word && given.contains('=') => {
+            Some(format!("to set it: icechunkfs config REPO set {}", given.replacen('=', " ", 1)))
+        }
         "config" if is_word => Some(format!("to show it: icechunkfs config REPO get {given}")),
         "branch" | "tag" if is_word && has("reset") => Some(format!("the target follows --to: --to {given}")),
         "branch" | "tag" if is_word && has("create") => Some(format!("the target follows --at: --at {given}")),
@@ -191,8 +251,29 @@ fn meant(command: &str, given: &str, words: &[OsString]) -> Option<String> {
         "mount" if is_word => Some(format!("to mount a branch or a tag: --branch {given}, --tag {given}")),
         "commit" if is_word => Some("the message follows -m: -m MESSAGE".to_owned()),
         "run" if is_word => Some(format!("the command follows `--`: -- {given}")),
-        "restore" | "revert" | "resolve" if is_word => Some("the mountpoint or the repository comes first".to_owned()),
+        "restore" if is_word => {
+            Some("the ref follows --from: icechunkfs restore MOUNTPOINT PATH --from REF".to_owned())
+        }
+        "revert" | "resolve" if is_word => Some("the mountpoint or the repository comes first".to_owned()),
         _ => None,
+    }
+}
+
+/// Returns the error of a command, with a question if its first argument is nothing, and its second
+/// one a repository.
+pub(super) fn with_swapped(error: Failure, words: &[OsString]) -> Failure {
+    let is_place = |word: &&OsString| !word.to_str().is_some_and(|word| word.starts_with('-'));
+    let places: Vec<&OsString> = words.iter().skip(1).filter(is_place).skip(1).collect();
+    let [first, ref rest @ ..] = places[..] else { return error };
+    let said = format!("{}: no such directory", first.to_string_lossy());
+    let is_missing = error.kind() == Kind::NotFound && error.to_string().contains(&said) && !Path::new(first).exists();
+    let is_repository = |word: &&&OsString| recognize::at(Path::new(word)) == Some(recognize::Kind::Repository);
+    match rest.iter().find(is_repository).filter(|_| is_missing) {
+        Some(other) => {
+            let other = other.to_string_lossy();
+            Failure::new(error.kind(), format!("{error}; {other} is a repository: are the arguments swapped?"))
+        }
+        None => error,
     }
 }
 

@@ -16,6 +16,7 @@ use super::served_mount::{Connection, ServedMount};
 use super::unmount::{self, UnmountMode};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::file_name::is_dots;
+use icechunkfs_base::printable;
 use icechunkfs_store::recognize::{self, Kind};
 
 /// Place of a new mount, checked and open: the mount is made there, whatever its path means by
@@ -35,7 +36,13 @@ impl MountTarget {
             preopened::check(number)?;
             return Ok(MountTarget { path: mountpoint.to_owned(), opened: None });
         }
-        let mountpoint = Mountpoint::find(mountpoint).map_err(|e| e.context("the mountpoint"))?;
+        let mountpoint = Mountpoint::find(mountpoint).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                let message = format!("the mountpoint {} does not exist: make it with mkdir -p", mountpoint.display());
+                Error::new(ErrorKind::NotFound, message)
+            }
+            _ => error.context("the mountpoint"),
+        })?;
         let place = mountpoint.path().display().to_string();
         let failed = |e: Errno| Error::io(format!("the mountpoint {place}"), e.into());
         if unmount::remove_dead(&mountpoint)? {
@@ -56,10 +63,15 @@ impl MountTarget {
             // Its daemon is not asked anything.
             Some(_) if nonempty => {}
             Some(Mount { fs_type, source, .. }) => {
-                let message = format!("the mountpoint {place} is busy: {source} ({fs_type}) is mounted there");
+                let message = format!(
+                    "the mountpoint {place} is busy: {source} ({fs_type}) is mounted there; unmount that first, or name another directory"
+                );
                 return Err(Error::new(ErrorKind::Busy, message));
             }
-            None => check_directory(&directory, &place, nonempty)?,
+            None => {
+                refuse_repository(&place)?;
+                check_directory(&directory, &place, nonempty)?;
+            }
         }
         Ok(MountTarget { path: mountpoint.path().to_owned(), opened: Some((mountpoint, directory)) })
     }
@@ -111,6 +123,17 @@ impl MountTarget {
     }
 }
 
+/// Fails if `place` is below the directory of a repository: what is there belongs to it.
+fn refuse_repository(place: &str) -> Result<()> {
+    match Path::new(place).ancestors().skip(1).find(|outer| recognize::is_repository(outer)) {
+        None => Ok(()),
+        Some(outer) => Err(Error::new(
+            ErrorKind::Busy,
+            format!("the mountpoint {place} is inside the repository {}: name another directory", outer.display()),
+        )),
+    }
+}
+
 /// Checks that `directory` can have a mount: it is a directory, and empty unless `nonempty`.
 fn check_directory(directory: &OwnedFd, place: &str, nonempty: bool) -> Result<()> {
     let failed = |e: Errno| Error::io(format!("the mountpoint {place}"), e.into());
@@ -124,15 +147,18 @@ fn check_directory(directory: &OwnedFd, place: &str, nonempty: bool) -> Result<(
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let listed = rustix::fs::openat(directory, ".", flags, Mode::empty()).map_err(failed)?;
     for entry in Dir::new(listed).map_err(failed)? {
-        if !is_dots(entry.map_err(failed)?.file_name().to_bytes()) {
-            return Err(Error::new(ErrorKind::Busy, not_empty(directory, place)));
+        let entry = entry.map_err(failed)?;
+        if !is_dots(entry.file_name().to_bytes()) {
+            let name = entry.file_name().to_string_lossy();
+            return Err(Error::new(ErrorKind::Busy, not_empty(directory, place, &printable::line(&name))));
         }
     }
     Ok(())
 }
 
-/// Returns the message for a mountpoint that is not empty. Nobody means to mount over a repository.
-fn not_empty(directory: &OwnedFd, place: &str) -> String {
+/// Returns the message for a mountpoint that is not empty, but has an entry `name`. Nobody means to
+/// mount over a repository.
+fn not_empty(directory: &OwnedFd, place: &str, name: &str) -> String {
     let is_directory = |name: &str| {
         let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some(FileType::from_raw_mode(found.st_mode) == FileType::Directory)
@@ -142,6 +168,8 @@ fn not_empty(directory: &OwnedFd, place: &str) -> String {
             "the mountpoint {place} is a repository: are the arguments swapped? The repository comes first, then the mountpoint"
         ),
         _ if place == "/" => "the mountpoint / is the root of this machine: name an empty directory".to_owned(),
-        _ => format!("the mountpoint {place} is not empty: -o nonempty mounts over its files"),
+        _ => format!(
+            "the mountpoint {place} is not empty ({name}): name an empty directory, or hide its files with -o nonempty"
+        ),
     }
 }

@@ -447,7 +447,11 @@ fn scratch(repository: &Repository, branch: &str, options: &MountOptions) -> Res
             let JobDirectory { path, kept } = jobs::create(&scratch_location(repository), branch)?;
             let note = |earlier: &PathBuf| {
                 let place = shell::quote(&earlier.to_string_lossy());
-                format!("work of an earlier job is kept: a mount with `--scratch {place}` shows it")
+                let branch = match branch {
+                    DEFAULT_BRANCH => String::new(),
+                    branch => format!(" --branch {}", shell::quote(branch)),
+                };
+                format!("work of an earlier job is kept: a mount with `--scratch {place}{branch}` shows it")
             };
             Ok((path, kept.first().map(note)))
         }

@@ -10,16 +10,18 @@ use crate::fuse::open_mount::OpenMount;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory;
 use icechunkfs_base::times::system_clock;
-use icechunkfs_base::{printable, shell};
+use icechunkfs_base::{printable, shell, trust};
+use icechunkfs_format::format::envelope::SpecVersion;
 use icechunkfs_repo::commit::engine::{Engine, EngineOptions};
 use icechunkfs_repo::reader::Reader;
 use icechunkfs_repo::reader::memory::Budget;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use icechunkfs_repo::repo::revision::is_abbreviation;
 use icechunkfs_repo::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs_store::recognize::{self, Kind};
-use icechunkfs_store::storage;
 use icechunkfs_store::storage::location::{Location, StorePlace};
 use icechunkfs_store::storage::settings::Settings;
+use icechunkfs_store::storage::{self, Storage};
 use icechunkfs_tree::mount_facts::MountInfo;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::NodeTable;
@@ -83,6 +85,24 @@ pub async fn repository(repo: &str, settings: &Settings) -> Result<Repository> {
     }
 }
 
+/// Opens the place `repo` for a new repository, as [`storage::open_new`] does.
+///
+/// Errors: [`ErrorKind::InvalidInput`] if it is in a mount, whose files are those of a repository.
+pub async fn new_place(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
+    if let Location { place: StorePlace::Local(path), shown } = Location::parse(repo)? {
+        // Where a file system of another user is on the way, the place is refused anyway.
+        let place = trust::place_of(&path).ok();
+        let existing = place.as_deref().and_then(|place| place.ancestors().find(|one| one.symlink_metadata().is_ok()));
+        if let Some(mount) = existing.and_then(OpenMount::containing) {
+            return Err(Error::invalid(format!(
+                "{shown} is inside the mount {}: name a directory elsewhere",
+                mount.mount().mountpoint.display()
+            )));
+        }
+    }
+    storage::open_new(repo, settings).await
+}
+
 async fn at(repo: &str, settings: &Settings) -> Result<Repository> {
     Repository::open_unknown(storage::open(repo, settings).await?).await
 }
@@ -118,8 +138,20 @@ fn info_of_mount(path: &Path) -> Option<MountInfo> {
 fn explained(error: Error, repo: &str, path: &Path, shown: &str) -> Error {
     let kind = error.kind();
     let shown = printable::line(shown);
+    if let Some(outer) = path.ancestors().skip(1).find(|outer| recognize::is_repository(outer)) {
+        return Error::new(kind, format!("{shown} is inside the repository {}: name that", outer.display()));
+    }
     if let Some(found) = recognize::at(path).filter(|found| *found != Kind::Repository) {
         return Error::new(kind, format!("{shown} {}", found.instead_of_repository(&shell::quote(repo))));
+    }
+    if let Some((place, rest)) = repo.rsplit_once([':', '@']).filter(|_| !path.exists())
+        && recognize::at(Path::new(place)) == Some(Kind::Repository)
+    {
+        let [place, rest] = [place, rest].map(shell::quote);
+        let message = format!(
+            "{shown}: no such directory; {place} is a repository: write {place}, and --branch {rest} or --tag {rest} where the command has it"
+        );
+        return Error::new(kind, message);
     }
     match Location::url_meant_by(repo).filter(|_| !path.exists()) {
         Some(meant) => {
@@ -141,6 +173,14 @@ pub async fn or_ref<T>(repository: &Repository, word: &str, found: Result<T>) ->
     let kind = match word {
         word if refs.branches.contains_key(word) => "branch",
         word if refs.tags.contains_key(word) => "tag",
+        // In version 1 each commit would be read.
+        word if repository.version() == SpecVersion::V2 && is_abbreviation(word) => {
+            let found = repository.resolve_revision(&format!("snapshot/{word}")).await;
+            return Err(match found {
+                Ok(_) => Error::new(ErrorKind::NotFound, format!("{error}; a snapshot is named by --snapshot {word}")),
+                Err(_) => error,
+            });
+        }
         _ => return Err(error),
     };
     let name = shell::quote(word);

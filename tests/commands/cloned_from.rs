@@ -49,7 +49,7 @@ fn only_a_clone_that_is_where_it_was_made_has_an_origin() {
     clone(&source, &copy).success();
     for command in ["pull", "push"] {
         let why = run_on(&source, &[command]).failure();
-        assert!(why.contains("you did not clone it") && why.contains("name one"), "{why}");
+        assert!(why.contains("you did not clone it") && why.contains(&format!("icechunkfs {command} ")), "{why}");
     }
     // Another repository in the same place is not this clone.
     std::fs::rename(&copy, directory.path().join("moved")).unwrap();

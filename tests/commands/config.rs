@@ -404,7 +404,7 @@ fn concurrent_changes_of_the_configuration_are_all_kept() {
                         runtime.block_on(async {
                             let ours = Repository::open(storage::open_directory(place).unwrap()).await.unwrap();
                             let change = |stored: &icechunkfs::format::config::RepoConfig| {
-                                config_edit::set(stored.members(), key, &(n * 20).to_string())
+                                config_edit::set(stored.members(), key, &(n * 5).to_string())
                             };
                             assert!(ours.change_config(system_clock, change).await.unwrap().is_some());
                         });
@@ -413,7 +413,7 @@ fn concurrent_changes_of_the_configuration_are_all_kept() {
             }
         });
         for key in keys {
-            assert_eq!(config(place, &["get", key]).success(), b"80\n", "{key}");
+            assert_eq!(config(place, &["get", key]).success(), b"20\n", "{key}");
         }
         runtime.block_on(agree(place));
     }

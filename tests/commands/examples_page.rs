@@ -260,11 +260,11 @@ fn same(text: &str, work: &Path) -> String {
     for (pattern, by) in [
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", "2026-11-27T09:00:00Z"),
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?( \+00:00)?", "2026-11-27 09:00:00 +00:00"),
-        (r"(?m)^([*o|]  \S{20}) \d{4}-\d\d-\d\d \d\d:\d\d", "$1 2026-11-27 09:00"),
+        (r"(?m)^([*o| ]+  \S{20}) \d{4}-\d\d-\d\d \d\d:\d\d", "$1 2026-11-27 09:00"),
         (r"(/var/lib|/data/state)/icechunkfs/%2F\S*?%2Frepo", "/var/lib/icechunkfs/%2Fdata%2Frepo"),
         (r"process \d+|pid \d+", "process 4711"),
-        (r"\b\d{3} B\b", "999 B"),
-        (r"\b[\d,.]+ bytes\b", "1234 bytes"),
+        (r"\b\d{3} bytes\b", "999 bytes"),
+        (r"\b[\d,]{4,} bytes\b", "1234 bytes"),
         (r"\b[\d,.]+ [KM]iB\b", "1.2 KiB"),
     ] {
         text = Regex::new(pattern).unwrap().replace_all(&text, by).into_owned();

@@ -85,8 +85,8 @@ async fn what_a_branch_has_merged_is_in_its_picture() {
         assert!(drawn.iter().any(|line| line.contains("│ ●") && line.contains("x & \"more\" <on> dev")), "{drawn:?}");
         let picture = text_of(&log(place, "C", &["--svg"]).text());
         assert!(picture.contains("x & \"more\" <on> dev"), "{picture}");
-        // Of the two newest commits one is the other's parent, and what was merged is beyond them.
-        assert_eq!(short(log(place, "C.UTF-8", &["--graph", "-n", "1"])).len(), 1);
+        let newest = short(log(place, "C.UTF-8", &["--graph", "-n", "1"]));
+        assert_eq!(newest.iter().filter(|line| line.contains("ID")).count(), 1, "{newest:?}");
         // Without the branch, a collection removes its commits.
         run_on(place, &["branch", "delete", "dev", "--yes"]).success();
         run_on(place, &["gc", "--older-than", "0s", "--yes"]).success();

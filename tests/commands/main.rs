@@ -26,6 +26,7 @@ mod merge;
 mod merge_at_once;
 mod merge_collected;
 mod merge_history;
+mod mistakes;
 mod naming;
 mod partly_collected;
 mod printing;

@@ -56,13 +56,20 @@ pub fn at(path: &Path) -> Option<Kind> {
 pub fn directory(is_directory: impl Fn(&str) -> Option<bool>) -> Option<Kind> {
     let has_file = |name: &str| is_directory(name) == Some(false);
     let has_directory = |name: &str| is_directory(name) == Some(true);
-    if has_file("repo") || (has_directory("refs") && has_directory("snapshots")) {
-        Some(Kind::Repository)
-    } else if has_file("zarr.json") {
+    if has_file("zarr.json") {
         Some(Kind::Zarr3)
+    } else if has_file("repo") || (has_directory("refs") && has_directory("snapshots")) {
+        Some(Kind::Repository)
     } else {
         [".zgroup", ".zarray", ".zmetadata"].into_iter().any(has_file).then_some(Kind::Zarr2)
     }
+}
+
+/// Returns true if the directory `path` is that of a repository. A directory with a file `repo`
+/// alone may be anything, and a Zarr tree may have groups of these names.
+pub fn is_repository(path: &Path) -> bool {
+    let has_folders = path.join("snapshots").is_dir() && (path.join("repo").is_file() || path.join("refs").is_dir());
+    has_folders && !path.join("zarr.json").is_file()
 }
 
 fn first_bytes(file: File) -> Option<Vec<u8>> {

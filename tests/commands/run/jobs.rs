@@ -69,7 +69,7 @@ fn work_is_kept_where_that_is_asked_for_and_where_the_commit_fails() {
     let refused = place.run(conflict, &["-m", "mine"]);
     assert_eq!(refused.status.code(), Some(1), "{}", refused.stderr);
     let refused = refused.failure();
-    assert!(refused.contains("not committed") && refused.contains("kept"), "{refused}");
+    assert!(refused.contains("nothing was committed") && refused.contains("kept"), "{refused}");
     assert_eq!((place.messages()[0].as_str(), place.chunk(2)), ("other", Some(b"8".to_vec())));
     let again = Mount::new(&place.repository, &["--scratch", &scratch_of(&refused)]);
     assert_eq!(std::fs::read(again.path().join("a/c/2")).unwrap(), b"9");
@@ -244,7 +244,7 @@ pub fn in_terminal(job: &Command, shown: &std::path::Path) -> std::process::Chil
     let mut terminal = Command::new("script");
     // A shell that stays between them would end by the key, too.
     let command = format!("exec {}", words.join(" "));
-    terminal.args(["--quiet", "--return", "--command", &command]).arg(shown).env("SHELL", "/bin/sh");
+    terminal.args(["--quiet", "--flush", "--return", "--command", &command]).arg(shown).env("SHELL", "/bin/sh");
     terminal.envs(job.get_envs().filter_map(|(name, value)| Some((name, value?))));
     terminal.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null()).spawn().unwrap()
 }

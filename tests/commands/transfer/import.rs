@@ -156,7 +156,7 @@ fn import_lists_untracked_files_and_refuses_violations() {
     let old = place.path().join("old");
     fs::create_dir(&old).unwrap();
     fs::write(old.join(".zgroup"), "{}").unwrap();
-    assert!(command(&[&"import", &old, &repo]).failure().contains("Zarr version 2"));
+    assert!(command(&[&"import", &old, &repo]).failure().contains("Zarr tree of version 2"));
     assert!(command(&[&"import", &place.path(), &repo]).failure().contains("the repository is there"));
     fs::write(source.join(".icechunkfs-export"), "{}").unwrap();
     assert!(command(&[&"import", &source, &repo]).failure().contains("was not finished"));
@@ -164,7 +164,7 @@ fn import_lists_untracked_files_and_refuses_violations() {
     assert!(output.contains("dev"), "{output}");
     let occupied = place.path().join("occupied");
     write(&occupied, &[("x".to_owned(), vec![1])].into());
-    assert!(command(&[&"import", &source, &occupied]).failure().contains("holds no Icechunk repository"));
+    assert!(command(&[&"import", &source, &occupied]).failure().contains("holds no repository"));
 }
 
 #[test]

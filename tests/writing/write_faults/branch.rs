@@ -126,7 +126,7 @@ fn a_deleted_branch_refuses_commits_and_keeps_the_work() {
     let mount = on_dev(&place);
     let reference = Reference::open(&place);
     reference.delete_branch("dev");
-    assert_stale(&mount, "branch `dev` has been deleted", "branch is gone");
+    assert_stale(&mount, "branch `dev` has been deleted", "the branch was deleted");
     // Created again elsewhere, it is another branch; at the base of the changes, it is as before.
     let base = mount.control_json("info.json");
     reference.create_branch_at("dev", base["snapshot"].as_str().unwrap());

@@ -83,10 +83,14 @@ pub async fn plan_on(
     on_conflict: OnConflict,
 ) -> Result<RevertPlan> {
     let history = repository.ancestors(now.id(), usize::MAX).await?;
-    let place = |commit: &ObjectId| {
-        let at = history.iter().position(|info| info.id == *commit);
-        at.ok_or_else(|| Error::invalid(format!("commit {commit} is not in the history of {}", now.id())))
-    };
+    let place =
+        |commit: &ObjectId| {
+            let at = history.iter().position(|info| info.id == *commit);
+            at.ok_or_else(|| Error::invalid(format!(
+                "commit {commit} is not in the history of {}: name the branch that has it with --branch, or mount that",
+                now.id()
+            )))
+        };
     let mut places: Vec<usize> = commits.iter().map(place).collect::<Result<_>>()?;
     places.sort_unstable();
     places.dedup();

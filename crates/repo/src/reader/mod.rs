@@ -390,7 +390,12 @@ fn not_in_chunk(offset: u64, length: usize) -> Error {
 
 /// Reports absence as damage: to a reading program the file exists.
 fn missing_object(error: Error) -> Error {
-    error.not_found_as_corrupt("a chunk object is missing, though a manifest names it")
+    match error.kind() {
+        ErrorKind::NotFound => Error::corrupt(
+            "a chunk object is missing, though a manifest names it: `icechunkfs verify REPO --chunks` lists all that are",
+        ),
+        _ => error,
+    }
 }
 
 impl std::ops::Deref for Data {

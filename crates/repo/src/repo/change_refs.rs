@@ -14,6 +14,7 @@ use super::flags::FeatureFlag;
 use super::history::is_on_a_ref;
 use super::ref_files::Layout;
 use super::refs::{DEFAULT_BRANCH, RefSpec};
+use super::revision::is_revision_of_another;
 use super::update;
 use super::verify::{self, VerifyOptions};
 use super::{Generation, MAX_SNAPSHOT, Repository, check_storage_writable, v1};
@@ -277,6 +278,12 @@ async fn current_target(repository: &Repository, kind: RefKind, name: &str) -> R
 pub(crate) fn check_new_name(repository: &Repository, kind: RefKind, name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(Error::invalid(format!("a {kind} needs a name")));
+    }
+    if is_revision_of_another(name) {
+        return Err(Error::invalid(format!(
+            "`{name}` cannot be the name of a {kind}: it means a commit already, as an id, steps behind a name (`main~1`) or \
+             `branch/NAME` do"
+        )));
     }
     if let Some(c) = name.chars().find(|c| c.is_control()) {
         return Err(Error::invalid(format!(

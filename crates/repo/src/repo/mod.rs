@@ -337,8 +337,13 @@ impl Repository {
     /// Reads snapshot `id` like [`Repository::snapshot`]; if `is_latest`, never from a cache.
     async fn snapshot_in(&self, id: ObjectId, limit: u64, is_latest: bool) -> Result<Snapshot> {
         let key = format!("snapshots/{id}");
-        let missing =
-            |error: Error| error.not_found_as_corrupt(format!("snapshot {id} is missing from the repository"));
+        let missing = |error: Error| {
+            let message = format!(
+                "snapshot {id} is missing from the repository: `icechunkfs verify REPO` lists what is missing, and a copy of \
+                 {key} from a clone or a backup gives it back"
+            );
+            if error.kind() == ErrorKind::NotFound { Error::corrupt(message) } else { error }
+        };
         if let Generation::Alpha(layout) = self.generation {
             let snapshot = match alpha::read(&*self.storage, id, limit).await {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -399,7 +404,14 @@ async fn open_at(storage: Arc<dyn Storage>, order: Order) -> Result<Repository> 
     match repo {
         Ok(found) => Ok(Repository::of_file(storage, RepoFile::of(found)?)),
         Err(error) if error.kind() == ErrorKind::NotFound => open_older(storage, main).await,
-        Err(error) => Err(error.context(storage.location())),
+        Err(error) => {
+            let has_states = storage.local_path().is_some_and(|path| path.join("overwritten").is_dir());
+            let error = error.context(storage.location());
+            Err(match error.kind() {
+                ErrorKind::Corrupt if has_states => Error::corrupt(format!("{error}; {EARLIER_STATES}")),
+                _ => error,
+            })
+        }
     }
 }
 
@@ -443,7 +455,16 @@ fn check_storage_writable(storage: &dyn Storage) -> Result<()> {
 /// Returns the error for a place that has no repository, as far as its server lists what it has:
 /// many web servers do not.
 fn no_repository(storage: &dyn Storage) -> Error {
-    let message =
-        format!("{} holds no Icechunk repository: there is neither `repo` nor `refs` in it", storage.location());
+    let place = storage.location();
+    let has = |folder: &str| storage.local_path().is_some_and(|path| path.join(folder).is_dir());
+    let message = if has("snapshots") && has("overwritten") {
+        format!("{place} has the folders of a repository, but no `repo`: {EARLIER_STATES}")
+    } else {
+        format!("{place} holds no Icechunk repository: there is neither `repo` nor `refs` in it")
+    };
     Error::new(ErrorKind::NotARepository, message)
 }
+
+/// Remedy for a `repo` that is lost or damaged.
+const EARLIER_STATES: &str = "`overwritten` has what it was before each change, the newest first by name: copy that to `repo`. It lacks the last \
+    change, whose objects are still there: collect no garbage before `icechunkfs ops` and `icechunkfs verify` show what you expect";

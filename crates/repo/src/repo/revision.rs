@@ -6,7 +6,7 @@
 //! | `branch/main`, `tag/v1`, `snapshot/ID` | the same, without ambiguity |
 //! | `main~2` | the commit two before it |
 //! | `E5D7VV9W` | the commit of a branch or tag whose id begins so, if there is only one; of at
-//!   least 7 characters |
+//!   least 7 characters, and of 4 behind `snapshot/` |
 //!
 //! Names may contain `/` and `~`. A name that exists takes precedence over `~N` and ids, but never
 //! over the unambiguous forms: a word that begins like one means nothing else, so that no ref can
@@ -21,8 +21,11 @@ use icechunkfs_base::printable;
 use icechunkfs_format::format::envelope::SpecVersion;
 use icechunkfs_format::format::ids::ObjectId;
 
-/// Fewest characters of an abbreviated id, as git prints them. Shorter words are mistyped names.
-const MIN_PREFIX: usize = 7;
+/// Fewest characters of an abbreviated id, as in git.
+pub const MIN_PREFIX: usize = 4;
+/// Fewest characters of a word that may as well be a mistyped name: a commit that it happens to
+/// begin must not take the branch's place.
+const MIN_PREFIX_OF_WORD: usize = 7;
 /// Commits that are searched for an abbreviated id: in version 1 each costs a round trip.
 const MAX_SEARCHED: usize = 20_000;
 const MAX_SEARCHED_V1: usize = 300;
@@ -126,8 +129,11 @@ pub fn is_abbreviation(word: &str) -> bool {
 /// Returns the commit of a ref whose id begins with `word`; none if `word` cannot be the beginning
 /// of an id, or if there is no such commit among the newest [`MAX_SEARCHED`].
 async fn with_prefix(repository: &Repository, word: &str, refs: &Refs) -> Result<Option<Resolved>> {
-    let word = word.strip_prefix("snapshot/").unwrap_or(word);
-    if !is_abbreviation(word) {
+    let (word, least) = match word.strip_prefix("snapshot/") {
+        Some(id) => (id, MIN_PREFIX),
+        None => (word, MIN_PREFIX_OF_WORD),
+    };
+    if word.len() < least || !is_abbreviation(word) {
         return Ok(None);
     }
     match search(repository, word, refs).await {

@@ -323,7 +323,13 @@ impl Destination {
     fn differs(&self, key: &str, there: u64, here: u64) -> Error {
         let place = self.place();
         let sizes = if there == here { format!("{here} bytes in each") } else { format!("{there} and {here} bytes") };
-        let remedy = if self.is_repository {
+        let remedy = if key.ends_with(&ObjectId::INITIAL.to_string()) {
+            return Error::corrupt(format!(
+                "{place} and {} were created separately and have no commit in common ({key} differs). Nothing was changed; \
+                 `icechunkfs clone` makes a repository to which commits can be copied",
+                self.source
+            ));
+        } else if self.is_repository {
             format!(
                 "nothing was replaced and no ref was moved; `icechunkfs verify --chunks` tells which of them is damaged, if one is; what no ref of \
                  {place} needs, `icechunkfs gc` removes"

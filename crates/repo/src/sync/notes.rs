@@ -135,6 +135,12 @@ impl CopyNotes {
         self.write(&Content { origin: Some(origin), ..self.read(destination) })
     }
 
+    /// Removes all notes of `destination`, in which another repository is created.
+    pub fn remove(&self, destination: &dyn Storage) {
+        let Ok((directory, _)) = trust::open_directory(&self.directory, &trust::is_trusted) else { return };
+        let _ = rustix::fs::unlinkat(&directory, name_of(&place_of(destination)), AtFlags::empty());
+    }
+
     /// Removes what was compared with `destination`, which is made again.
     pub(super) fn forget(&self, destination: &dyn Storage) -> Result<()> {
         let notes = self.read(destination);
@@ -200,13 +206,15 @@ impl CopyNotes {
         })
     }
 
-    /// Removes the notes on local destinations that are gone.
+    /// Removes the notes on local destinations that are gone. A disk that is not mounted may come
+    /// back: what only costs a comparison is removed, and an origin is not.
     fn remove_dead(&self, directory: &OwnedFd) {
         let Ok(entries) = rustix::fs::Dir::read_from(directory) else { return };
         for entry in entries.flatten() {
             let Ok(name) = entry.file_name().to_str() else { continue };
             let Some(location) = file_name::decode(name) else { continue };
-            if location.starts_with('/') && !Path::new(&location).exists() {
+            let is_gone = location.starts_with('/') && !Path::new(&location).exists();
+            if is_gone && self.read_file(&location).is_none_or(|notes| notes.origin.is_none()) {
                 let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
             }
         }
@@ -234,9 +242,13 @@ fn identity_of(path: &Path) -> Option<String> {
     Some(format!("{}:{}:{}", found.dev(), found.ino(), created.map_or(0, |at| at.as_nanos())))
 }
 
-/// Returns what of an identity stays when a disk gets another number.
+/// Returns what of an identity stays when a disk gets another number: all of it where the time of
+/// creation, which makes it one, is not known.
 fn without_device(identity: &str) -> &str {
-    identity.split_once(':').map_or(identity, |(_, rest)| rest)
+    match identity.split_once(':') {
+        Some((_, rest)) if !rest.ends_with(":0") => rest,
+        _ => identity,
+    }
 }
 
 #[cfg(test)]

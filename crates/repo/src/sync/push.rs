@@ -24,6 +24,7 @@ use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, Metered};
 use icechunkfs_base::stages::Stages;
 use icechunkfs_base::times::{Clock, format_time};
+use icechunkfs_base::{printable, shell};
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::repo_state::SnapshotRecord;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
@@ -35,6 +36,11 @@ pub struct PushOptions {
     pub refs: Vec<String>,
     /// True if branches may lose commits.
     pub force: bool,
+    /// True if the user works in the destination: newer commits there are no reason to refuse a
+    /// branch.
+    pub is_pull: bool,
+    /// Options of stores for the commands that a refusal names.
+    pub hints: Hints,
     /// True if nothing is changed.
     pub dry_run: bool,
     /// Most memory that objects on their way may take, in bytes.
@@ -43,11 +49,22 @@ pub struct PushOptions {
     pub notes: Option<CopyNotes>,
 }
 
+/// Options of stores in the commands that a refusal names, each behind a blank.
+#[derive(Clone, Debug, Default)]
+pub struct Hints {
+    /// Those of the repository in which the user works.
+    pub of_here: String,
+    /// Those of a pull to it from the other one.
+    pub of_both: String,
+}
+
 /// Change of a ref of the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It is where the source has it.
     Unchanged,
+    /// It has all commits of the source and newer ones, and stays: of a pull.
+    Newer,
     /// It is new.
     Created,
     /// It moves to a commit that follows.
@@ -130,7 +147,7 @@ async fn attempt(
     for found in &mut refs {
         let of_kind = if found.kind == RefKind::Branch { &there.branches } else { &there.tags };
         found.from = of_kind.get(&found.name).copied();
-        found.change = change_of(source, destination, found, &present, &deleted, options.force).await?;
+        found.change = change_of(source, destination, found, &present, &deleted, options).await?;
     }
     let agreed = agreed(source, destination, options, &present).await.context(place)?;
     let mut targets = targets_of(&refs);
@@ -286,16 +303,17 @@ async fn change_of(
     found: &PushedRef,
     present: &HashSet<ObjectId>,
     deleted: &[String],
-    force: bool,
+    options: &PushOptions,
 ) -> Result<Change> {
     let Some(from) = found.from else {
         return Ok(match found.kind {
             RefKind::Tag if deleted.contains(&found.name) => deleted_tag(),
             // A stranger's names must not keep the others from moving.
+            _ if is_revision_of_another(&found.name) => Change::Refused(
+                "its name would be taken for another commit there: rename it, or copy it with `branch` or `tag create`"
+                    .to_owned(),
+            ),
             kind => match check_new_name(destination, kind, &found.name) {
-                Ok(()) if is_revision_of_another(&found.name) => Change::Refused(
-                    "its name would be taken for another commit there: rename it, or copy it with `branch` or `tag create`".to_owned(),
-                ),
                 Ok(()) => Change::Created,
                 Err(error) => Change::Refused(error.to_string()),
             },
@@ -313,20 +331,47 @@ async fn change_of(
     {
         return Ok(Change::Forward);
     }
-    if force {
+    if options.force {
         return Ok(Change::Forced);
     }
-    Ok(Change::Refused(if present.contains(&found.to) {
-        format!(
-            "the destination has newer commits, up to {from}: pull them from there first; --force removes them from \
-             that branch"
-        )
-    } else {
-        format!(
-            "the destination has other commits, up to {from}: pull them from there and merge them first; --force \
-             removes them from that branch"
-        )
-    }))
+    let is_newer = is_ancestor(destination, found.to, from).await?;
+    if is_newer && options.is_pull {
+        return Ok(Change::Newer);
+    }
+    let why = with_other_commits(source, destination, found, is_newer, options);
+    Ok(Change::Refused(printable::line(&why)))
+}
+
+/// Returns why a branch is refused that has commits that the source does not have, and the commands
+/// that bring both together. They only read the other repository. Names of a stranger's repository
+/// are no options of these commands.
+fn with_other_commits(
+    source: &Repository,
+    destination: &Repository,
+    found: &PushedRef,
+    is_newer: bool,
+    options: &PushOptions,
+) -> String {
+    let Some(from) = found.from else { return String::new() };
+    let ends = if options.is_pull { [destination, source] } else { [source, destination] };
+    let [here, there] = ends.map(|repository| shell::quote(repository.storage().location()));
+    let name = shell::quote(&found.name);
+    let Hints { of_here, of_both } = &options.hints;
+    if is_newer {
+        return format!(
+            "the destination has newer commits, up to {from}: `icechunkfs pull{of_both} -- {here} {there} {name}` brings them \
+             here; --force removes them from that branch"
+        );
+    }
+    let mine = if options.is_pull { from } else { found.to }.to_string();
+    // Another branch of this name has this commit, too.
+    let kept = format!("mine-{}", mine.get(..8).unwrap_or_default());
+    let into = shell::quote(&format!("--into={}", found.name));
+    format!(
+        "the destination has other commits, up to {from}. To merge both, while the branch is not mounted: \
+         `icechunkfs branch{of_here} {here} create {kept} --at={mine} && icechunkfs pull --force{of_both} -- {here} {there} {name} && \
+         icechunkfs merge {into}{of_here} -- {here} {kept}`. --force alone removes commits from that branch"
+    )
 }
 
 /// Refuses refs whose commit is new to the destination and from the future: times of commits rise,

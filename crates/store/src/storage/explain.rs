@@ -11,8 +11,11 @@ use super::connect::REDIRECTED_ELSEWHERE;
 use super::transport::NotSupportedByServer;
 use icechunkfs_base::error::{Error, ErrorKind};
 
+/// Text of an error about an answer that is not one of TLS.
+pub(super) const NO_TLS: &str = "InvalidContentType";
+
 /// Error texts of stores, with the kind of error and the advice for the user.
-const KNOWN_ERRORS: [(&[&str], ErrorKind, &str); 12] = [
+const KNOWN_ERRORS: [(&[&str], ErrorKind, &str); 14] = [
     (&["NoSuchBucket", "The specified bucket does not exist"], ErrorKind::NotARepository, "the bucket does not exist"),
     (&["ContainerNotFound"], ErrorKind::NotARepository, "the container does not exist"),
     (
@@ -29,13 +32,25 @@ const KNOWN_ERRORS: [(&[&str], ErrorKind, &str); 12] = [
         ErrorKind::InvalidInput,
         "the bucket is in another region or at another endpoint: pass --region or --endpoint-url",
     ),
+    // The metadata services of all clouds have one address, and different paths.
+    (
+        &["169.254.169.254/computeMetadata", "metadata.google.internal"],
+        ErrorKind::PermissionDenied,
+        "no credentials: set GOOGLE_APPLICATION_CREDENTIALS, or pass --credentials, or --anonymous for a public bucket",
+    ),
+    (
+        &["169.254.169.254/metadata/identity"],
+        ErrorKind::PermissionDenied,
+        "no credentials: set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, or pass --anonymous for a public \
+         container",
+    ),
     (
         &["169.254.169.254"],
         ErrorKind::PermissionDenied,
         "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass --profile, or --anonymous \
          for a public bucket",
     ),
-    (&["InvalidContentType"], ErrorKind::Io, "the endpoint does not speak TLS: use http://"),
+    (&[NO_TLS], ErrorKind::Io, "the endpoint does not speak TLS: use http://"),
     // As a short answer is: local objects have this kind, too.
     (
         &["<Code>InvalidRange</Code>", "416 Range Not Satisfiable"],
@@ -92,6 +107,14 @@ pub(super) fn from_store(what: impl Display, error: StoreError, sender: Sender) 
         error if is_not_supported(error) => {
             return known(ErrorKind::Unsupported, "the server does not support this request");
         }
+        // The answers of stores are documents of XML or JSON; a proxy before one says in a page
+        // that it does not reach the store.
+        _ if is_page(&text) && !PROXY_ERRORS.iter().any(|status| text.contains(status)) => {
+            return known(
+                ErrorKind::Io,
+                "the server answered with a web page, not as a store does: check --endpoint-url and the bucket",
+            );
+        }
         _ => match error_chain(&error).find_map(|cause| cause.downcast_ref::<HttpError>()).map(HttpError::kind) {
             Some(HttpErrorKind::Timeout) => (ErrorKind::Timeout, ": the store did not answer in time"),
             Some(HttpErrorKind::Connect) => (ErrorKind::Io, ": the store cannot be reached"),
@@ -99,6 +122,14 @@ pub(super) fn from_store(what: impl Display, error: StoreError, sender: Sender) 
         },
     };
     Error::with_source(kind, format!("{what}{advice}"), error)
+}
+
+/// Statuses of proxies that do not reach a store.
+const PROXY_ERRORS: [&str; 4] = ["500 Internal", "502 Bad Gateway", "503 Service", "504 Gateway"];
+
+fn is_page(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    text.contains("<!doctype html") || text.contains("<html")
 }
 
 /// Advice where the store refuses a request that says nothing of its sender.

@@ -131,6 +131,9 @@ impl Location {
     pub fn url_meant_by(words: &str) -> Option<String> {
         let at = words.find([':', '/'])?;
         let (scheme, rest) = words.split_at(at);
+        if let Some(path) = words.strip_prefix("file:").filter(|path| !path.starts_with("//")) {
+            return url::Url::from_file_path(std::path::absolute(path).ok()?).ok().map(String::from);
+        }
         // A directory may have the name of a scheme.
         if !(rest.starts_with(':') || rest.starts_with("//")) || rest.starts_with("://") {
             return None;
@@ -187,7 +190,7 @@ fn azure(words: &str, rest: &str) -> Result<StorePlace> {
 fn web(words: &str) -> Result<Location> {
     // The invalid part may be secret, so the text is not repeated.
     let wrong = |why: &str| Error::invalid(format!("the repository's URL {why}"));
-    let mut url = url::Url::parse(words).map_err(|_| wrong("is not valid"))?;
+    let mut url = url::Url::parse(words).map_err(|error| wrong(&format!("is not valid ({error})")))?;
     if url.query().is_some() || url.fragment().is_some() {
         return Err(wrong(
             "has a part behind ? or #, which cannot go with every object: set ICECHUNKFS_HEADER, if the server takes it so",

@@ -413,7 +413,7 @@ pub fn open_directory(path: &Path) -> Result<Arc<dyn Storage>> {
 
 /// Opens the storage of a repository that is to be created, and creates a missing local directory.
 ///
-/// Errors: [`ErrorKind::AlreadyExists`] if that is in a folder of another repository.
+/// Errors: [`ErrorKind::AlreadyExists`] if that is inside another repository.
 pub async fn open_new(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
     if let Location { place: StorePlace::Local(path), shown } = Location::parse(repo)? {
         if let Some(meant) = Location::url_meant_by(repo).filter(|_| !path.exists()) {

@@ -186,6 +186,20 @@ impl Settings {
         values.chain(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name.to_owned())).collect()
     }
 
+    /// Returns these settings, completed by those of `other`, of which who asks is left out if that
+    /// is said here: a flag cannot be taken back.
+    pub fn or_of_access(self, other: Settings) -> Self {
+        let is_said = self.anonymous
+            || self.profile.is_some()
+            || self.credentials.is_some()
+            || self.access_key_id.is_some()
+            || self.secrets.has_credentials();
+        if !is_said {
+            return self.or(other);
+        }
+        self.or(Settings { anonymous: false, profile: None, credentials: None, access_key_id: None, ..other })
+    }
+
     /// Returns these settings with the secrets of the file that they name.
     pub fn with_secrets_of_file(mut self) -> Result<Self> {
         self.secrets = self.secrets.with_file()?;
@@ -313,6 +327,16 @@ mod tests {
         let again = Settings::parse(&remembered, Source::CommandLine).unwrap();
         assert_eq!((again.of_access(), again.timeout), (remembered, None));
         assert_eq!(Settings::default().of_access(), [""; 0]);
+    }
+
+    #[test]
+    fn who_asks_is_said_as_a_whole() {
+        let remembered = || words(&["anonymous", "region=r", "profile=old"]).unwrap();
+        let with = |given: &[&str]| words(given).unwrap().or_of_access(remembered());
+        assert!(with(&[]).anonymous && with(&["endpoint-url=http://h:1"]).anonymous);
+        let given = with(&["profile=new"]);
+        assert_eq!((given.anonymous, given.profile.as_deref(), given.region.is_some()), (false, Some("new"), true));
+        assert!(!with(&["secret-access-key=x"]).anonymous);
     }
 
     #[test]

@@ -434,7 +434,12 @@ impl Tree {
                 return Err(Error::new(ErrorKind::NotADirectory, format!("{path}: a component is not a directory")));
             }
             let found = self.lookup(at.inode, name).await?;
-            at = found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no `{path}` in this snapshot")))?;
+            at = found.ok_or_else(|| {
+                Error::new(
+                    ErrorKind::NotFound,
+                    format!("no `{path}` in this snapshot; `icechunkfs ls` lists what is there"),
+                )
+            })?;
         }
         Ok(at)
     }

@@ -101,7 +101,12 @@ pub async fn resolve(view: &dyn ViewTree, path: &str) -> Result<Attributes> {
             return Err(Error::new(ErrorKind::NotADirectory, format!("{path}: a component is not a directory")));
         }
         let found = view.lookup(at.inode, name).await?;
-        at = found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no `{path}` in this snapshot")))?;
+        at = found.ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotFound,
+                format!("no `{path}` in this snapshot; `icechunkfs ls` lists what is there"),
+            )
+        })?;
     }
     Ok(at)
 }

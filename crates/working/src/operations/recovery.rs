@@ -16,8 +16,10 @@ use crate::overlay::replace::TreeGuard;
 use crate::overlay::{Recovered, WorkingTree};
 use crate::scratch::directory::ScratchDirectory;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::shell;
 use icechunkfs_base::size;
 use icechunkfs_base::stages::Stages;
+use icechunkfs_base::trust;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_repo::commit::documents::MergedDocuments;
@@ -58,6 +60,10 @@ pub async fn open(
     reader: impl FnOnce(u64) -> Result<Reader>,
 ) -> Result<(Arc<WorkingTree>, Arc<Reader>, Option<String>)> {
     let stages = Stages::begin("reading the scratch directory");
+    // A mistyped name leaves no directory. One in a file system of another user is not looked at.
+    if trust::private_place_of(opening.scratch).is_ok_and(|place| !place.exists()) {
+        repository.resolve(&RefSpec::Branch(opening.branch.to_owned())).await?;
+    }
     let scratch = ScratchDirectory::open(opening.scratch, opening.mountpoint, opening.local)?;
     let origin = identity::origin_of(repository, opening.branch).await?;
     let recovered = if opening.discard { Recovered::empty() } else { Recovered::read(&scratch, &origin)? };
@@ -260,13 +266,19 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     }
     let counts = detected.changes.counted();
     let moved = match tip {
-        Ok(tip) if tip == base => "",
-        Ok(tip) if matches!(is_ancestor(repository, base, tip).await, Ok(false)) => "; the branch was reset since",
-        Ok(_) => "; the branch has moved on since",
-        Err(_) => "; the branch is gone",
+        Ok(tip) if tip == base => String::new(),
+        Ok(tip) if matches!(is_ancestor(repository, base, tip).await, Ok(false)) => {
+            "; the branch was reset since".to_owned()
+        }
+        Ok(_) => "; the branch has moved on since".to_owned(),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let [place, branch] = [repository.storage().location(), &working.upper().origin().branch].map(shell::quote);
+            format!("; the branch was deleted: `icechunkfs branch {place} create {branch} --at {base}` makes it again")
+        }
+        Err(_) => "; the branch cannot be read now".to_owned(),
     };
     Ok(Some(warning(format!(
-        "resuming uncommitted work: {counts}, {}, based on snapshot {base}{moved}, in {}",
+        "resuming uncommitted work: {counts}, {}, based on snapshot {base}, in {}{moved}",
         size::text(detected.bytes),
         working.upper().scratch().path().display()
     ))))

@@ -64,7 +64,7 @@ impl Session {
         let counts = plan.counts();
         let commits = size::counted(ids.len() as u64, "commit");
         let text = match (dry_run, plan.changes.is_empty()) {
-            (_, true) => "nothing is left of what they changed".to_owned(),
+            (_, true) => "nothing to take back: later commits or changes did it already".to_owned(),
             (true, false) => format!("{commits} can be taken back: {counts}"),
             (false, false) => self.warn_if_unflushed(format!("took back {commits}: {counts} to commit")),
         };

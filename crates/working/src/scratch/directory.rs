@@ -207,6 +207,13 @@ fn write_readme(directory: &OwnedFd) -> std::io::Result<()> {
     }
 }
 
+/// Returns true if something may be mounted at `place`, without asking a file system that may hang.
+fn is_mountpoint(place: &str) -> bool {
+    let Ok(table) = std::fs::read_to_string("/proc/self/mounts") else { return true };
+    // The table escapes blanks.
+    place.contains([' ', '\t', '\n', '\\']) || table.lines().any(|line| line.split(' ').nth(1) == Some(place))
+}
+
 fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
     let failed = |e: std::io::Error| Error::io(format!("{}/lock", path.display()), e);
     let mut lock = open_file(directory, "lock", OFlags::RDWR | OFlags::CREATE).map_err(|e| failed(e.into()))?;
@@ -224,14 +231,16 @@ fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
             let mut holder = String::new();
             // A failure only shortens the message.
             let _ = Read::by_ref(&mut lock).take(4096).read_to_string(&mut holder);
-            return Err(Error::new(
-                ErrorKind::Busy,
-                format!(
-                    "the scratch directory {} is in use ({}): one mount of a branch has it; name another with --scratch",
-                    path.display(),
-                    holder.trim()
-                ),
-            ));
+            let holder = holder.trim();
+            let is_detached = holder.split_once(", mounted at ").is_some_and(|(_, place)| !is_mountpoint(place));
+            let next = if is_detached {
+                "that mount may have been detached while programs use files in it: end them, and mount again"
+            } else {
+                "one mount of a branch has it; name another with --scratch"
+            };
+            let place = path.display();
+            let message = format!("the scratch directory {place} is in use ({holder}): {next}");
+            return Err(Error::new(ErrorKind::Busy, message));
         }
         Err(errno) => return Err(failed(errno.into())),
     }

@@ -49,6 +49,7 @@ use icechunkfs_base::file_name::is_dots;
 use icechunkfs_base::printable;
 use icechunkfs_base::times::set_modified;
 use icechunkfs_base::trust::{self, Owners};
+use icechunkfs_store::recognize;
 
 /// Name of the file that records what is being exported; `-1` and so on follow if it is taken.
 const MARKER: &str = ".icechunkfs-export";
@@ -184,7 +185,7 @@ impl Destination {
         repository: Option<&Path>,
         force: bool,
     ) -> Result<Self> {
-        refuse_repository(path, repository, trust::place_of)?;
+        refuse_repositories(path, repository)?;
         let mut destination = Self::open_place(path, source, Some(Mode::from_raw_mode(0o777)))?;
         destination.read_state(taken, force)?;
         destination.mark()?;
@@ -201,7 +202,7 @@ impl Destination {
         repository: Option<&Path>,
         force: bool,
     ) -> Result<Option<Self>> {
-        refuse_repository(path, repository, trust::place_of)?;
+        refuse_repositories(path, repository)?;
         match Self::open_place(path, source, None) {
             Ok(mut destination) => destination.read_state(taken, force).map(|()| Some(destination)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -553,6 +554,24 @@ pub(super) fn shown(path: &str, name: &[u8]) -> String {
 
 fn boot() -> String {
     std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
+}
+
+/// Fails if `path` is in the directory of any repository, which other files would damage, or holds
+/// `repository`.
+fn refuse_repositories(path: &Path, repository: Option<&Path>) -> Result<()> {
+    refuse_repository(path, repository, trust::place_of)?;
+    let place = trust::place_of(path)?;
+    match place.ancestors().find(|outer| recognize::is_repository(outer)) {
+        Some(found) if *found == place => {
+            Err(Error::invalid(format!("{} is a repository: name another directory", path.display())))
+        }
+        Some(found) => Err(Error::invalid(format!(
+            "{} is inside the repository {}: name another directory",
+            path.display(),
+            found.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Fails if `path`, without links as `resolve` finds it, lies in the directory of a repository, or

@@ -21,6 +21,7 @@ use crate::overlay::Base;
 use crate::scratch::record::Time;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, Result};
+use icechunkfs_base::printable;
 use icechunkfs_base::times::Clock;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_repo::commit::changes::{ChangeSet, ChunkChange};
@@ -32,6 +33,7 @@ use icechunkfs_repo::reader::Reader;
 use icechunkfs_repo::reader::memory::Budget;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use icechunkfs_repo::repo::{MAX_SNAPSHOT, Repository, create};
+use icechunkfs_store::recognize::{self, Kind};
 use icechunkfs_store::storage::Storage;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::NodeTable;
@@ -211,6 +213,30 @@ pub async fn import(
     Ok(out)
 }
 
+/// Says what is in the directory `source`, which has no Zarr document of version 3, and what to do
+/// with it.
+fn other_content(source: &Path) -> String {
+    /// Entries that are looked at.
+    const LOOKED_AT: usize = 1000;
+    let into_mount = "with xarray, and write it into a mount of a repository";
+    match recognize::at(source) {
+        Some(Kind::Repository) => return "it is a repository, of which `icechunkfs clone` makes a copy".to_owned(),
+        Some(Kind::Zarr2) => return format!("it is a Zarr tree of version 2: open it {into_mount}"),
+        _ => {}
+    }
+    let Ok(entries) = std::fs::read_dir(source) else { return "it cannot be listed".to_owned() };
+    let paths: Vec<PathBuf> = entries.flatten().take(LOOKED_AT).map(|entry| entry.path()).collect();
+    let file = paths.iter().find_map(|path| Some((path, recognize::at(path).filter(|kind| kind.is_file())?)));
+    match file {
+        Some((path, kind)) => {
+            let name = printable::line(&path.file_name().unwrap_or_default().to_string_lossy());
+            format!("it has no zarr.json; {name} is {}: open it {into_mount}", kind.name())
+        }
+        None if paths.is_empty() => "it is empty".to_owned(),
+        None => "it has no zarr.json, and its directories neither".to_owned(),
+    }
+}
+
 /// Returns the files of `source`, which must be a Zarr tree.
 async fn scan_source(source: &Path, target: &ImportTarget, jobs: usize, counters: &Arc<Counters>) -> Result<Scanned> {
     let root = Arc::new(open(source, target)?);
@@ -223,10 +249,9 @@ async fn scan_source(source: &Path, target: &ImportTarget, jobs: usize, counters
         )));
     }
     if !scanned.any_document() {
-        return Err(Error::invalid(format!(
-            "{}: nothing to import: it has no zarr.json. Convert Zarr version 2 (.zgroup, .zarray) to version 3 first",
-            source.display()
-        )));
+        let found = source.to_owned();
+        let what = blocking(move || Ok(other_content(&found))).await?;
+        return Err(Error::invalid(format!("{}: nothing to import: {what}", source.display())));
     }
     Ok(scanned)
 }

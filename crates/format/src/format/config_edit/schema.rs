@@ -156,10 +156,11 @@ const fn flag(name: &'static str, presence: Presence) -> Member {
     Member { name, kind: &ValueKind::Bool, presence, default: "false" }
 }
 
-static U8: ValueKind = ValueKind::Whole { min: 0, max: u8::MAX as u64 };
 static U16: ValueKind = ValueKind::Whole { min: 0, max: u16::MAX as u64 };
 static U32: ValueKind = ValueKind::Whole { min: 0, max: u32::MAX as u64 };
 static U64: ValueKind = ValueKind::Whole { min: 0, max: u64::MAX };
+/// Levels of zstd. Negative ones and more than 22 are refused by other clients, or mean 22.
+static ZSTD_LEVEL: ValueKind = ValueKind::Whole { min: 0, max: 22 };
 static I32: ValueKind = ValueKind::Whole { min: i32::MIN as i64, max: i32::MAX as u64 };
 /// Counts for which the reference implementation refuses 0 on reading, or waits forever.
 static COUNT_U16: ValueKind = ValueKind::Whole { min: 1, max: u16::MAX as u64 };
@@ -182,8 +183,10 @@ pub static ROOT: ValueKind = ValueKind::Struct(&[
     member("num_updates_per_repo_info_file", &COUNT_U16, "1000"),
 ]);
 
-static COMPRESSION: ValueKind =
-    ValueKind::Struct(&[member("algorithm", &ValueKind::Choice(&[("zstd", None)]), "zstd"), member("level", &U8, "3")]);
+static COMPRESSION: ValueKind = ValueKind::Struct(&[
+    member("algorithm", &ValueKind::Choice(&[("zstd", None)]), "zstd"),
+    member("level", &ZSTD_LEVEL, "3"),
+]);
 
 static CACHING: ValueKind = ValueKind::Struct(&[
     member("num_snapshot_nodes", &U64, "500000"),

@@ -49,7 +49,7 @@ pub(super) async fn check(
             context.object(&key).error("log", why);
             return Ok(());
         }
-        Err(error) => return report_fault(context, "log", &key, &error),
+        Err(error) => return report_fault(context, "log", &key, &error, ""),
     };
     let shared = Arc::clone(context);
     let has_moves = log.has_moves();

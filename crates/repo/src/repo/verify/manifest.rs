@@ -42,7 +42,7 @@ pub(super) async fn check(context: &Arc<Context>, id: ObjectId, used: &ManifestU
     let found = read(context, &key, MAX_FILE, |file| Manifest::decode(file, MAX_FILE)).await;
     let Decoded { value: manifest, bytes: file, .. } = match found {
         Ok(found) => found,
-        Err(error) => return report_fault(context, "manifest", &key, &error),
+        Err(error) => return report_fault(context, "manifest", &key, &error, &used.needed_by()),
     };
     let work = Work {
         context: Arc::clone(context),

@@ -300,7 +300,13 @@ async fn check_snapshot(
     let Decoded { value: snapshot, bytes: file, .. } = match read {
         Ok(read) => read,
         Err(error) => {
-            report_fault(context, "snapshot", &key, &error)?;
+            report_fault(
+                context,
+                "snapshot",
+                &key,
+                &error,
+                "a copy of this file from a clone or a backup gives it back",
+            )?;
             context.progress.step(1);
             return Ok(None);
         }
@@ -396,13 +402,15 @@ fn is_object_fault(kind: ErrorKind) -> bool {
 }
 
 /// Reports that `key` cannot be read, or returns the error if the object is not at fault.
-fn report_fault(context: &Context, rule: &'static str, key: &str, error: &Error) -> Result<()> {
+/// `more` is told besides.
+fn report_fault(context: &Context, rule: &'static str, key: &str, error: &Error, more: &str) -> Result<()> {
+    let with_more = |text: &str| if more.is_empty() { text.to_owned() } else { format!("{text}; {more}") };
     match error.kind() {
-        ErrorKind::NotFound => context.object(key).error(rule, "it is missing"),
+        ErrorKind::NotFound => context.object(key).error(rule, with_more("it is missing")),
         kind if is_object_fault(kind) => {
             let text = error.to_string();
             let text = text.strip_prefix(key).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&text);
-            context.object(key).error(rule, text);
+            context.object(key).error(rule, with_more(text));
         }
         _ => return Err(error.clone()),
     }

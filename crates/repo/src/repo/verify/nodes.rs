@@ -9,6 +9,7 @@ use super::report::Subject;
 use super::{Context, first_twice};
 use icechunkfs_base::error::{ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
+use icechunkfs_base::printable;
 use icechunkfs_format::format::envelope::SpecVersion;
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot::{ArrayData, ManifestInfo, ManifestRef, Node, NodeData, Snapshot};
@@ -52,6 +53,20 @@ pub(super) struct ManifestUse {
 }
 
 impl ManifestUse {
+    /// Says which arrays need the manifest.
+    pub(super) fn needed_by(&self) -> String {
+        let first = self.arrays.values().flatten().min_by(|one, other| one.path.cmp(&other.path));
+        let Some(ArrayUse { path, snapshot, .. }) = first else { return String::new() };
+        let more = match self.arrays.len() {
+            1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        format!(
+            "needed by {}{more}, among others in snapshot {snapshot}: `icechunkfs log REPO PATH` lists the commits",
+            printable::line(path)
+        )
+    }
+
     /// Returns the number of chunk references in the manifest, according to snapshots.
     pub(super) fn chunk_refs(&self) -> u64 {
         self.infos.iter().map(|info| u64::from(info.chunk_refs)).max().unwrap_or_default()

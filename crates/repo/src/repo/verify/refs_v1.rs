@@ -66,6 +66,6 @@ async fn target(context: &Context, key: &str) -> Result<Option<ObjectId>> {
     let read = context.storage.get(key, MAX_REF_FILE).await.and_then(|bytes| parse_ref(key, &bytes));
     match read {
         Ok(id) => Ok(Some(id)),
-        Err(error) => report_fault(context, "ref-target", key, &error).map(|()| None),
+        Err(error) => report_fault(context, "ref-target", key, &error, "").map(|()| None),
     }
 }

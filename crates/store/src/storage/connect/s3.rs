@@ -126,8 +126,11 @@ async fn region_of(bucket: &Bucket, parameters: &StoreParameters) -> Result<Regi
     let request = http::Request::head(format!("{home}/{}", bucket.name)).body(HttpRequestBody::empty());
     let request = request.map_err(|e| Error::with_source(ErrorKind::InvalidInput, unknown(""), e))?;
     let asked = tokio::time::timeout(parameters.settings.budget(), client.execute(request)).await;
-    let asked = asked.map_err(|_| Error::new(ErrorKind::Timeout, unknown("")))?;
-    let answer = asked.map_err(|e| Error::with_source(ErrorKind::NotFound, unknown(""), e))?;
+    let not_reached = || {
+        format!("{home}, which knows the region of bucket `{}`, cannot be reached: is there a network?", bucket.name)
+    };
+    let asked = asked.map_err(|_| Error::new(ErrorKind::Timeout, not_reached()))?;
+    let answer = asked.map_err(|e| Error::with_source(ErrorKind::NotFound, not_reached(), e))?;
     if answer.status() == http::StatusCode::NOT_FOUND {
         return Err(Error::new(ErrorKind::NotFound, unknown(", since the bucket does not exist")));
     }

@@ -30,7 +30,7 @@ use self::concurrency::{ConcurrencyLimit, Permit};
 use self::rate_limit::UploadRateLimit;
 use super::clock::StoreClock;
 use super::deadline::{Deadline, Operation};
-use super::explain::error_chain;
+use super::explain::{NO_TLS, error_chain};
 use super::request_rules::RequestRules;
 use super::settings::Settings;
 use icechunkfs_base::metrics::STORE;
@@ -160,7 +160,7 @@ impl HttpService for TransportService {
         }
         let answer = answer.map_err(|error| match last_try {
             Some(tries) => tries_used(&texts_of(&error), tries),
-            None => error,
+            None => without_repetition(error),
         })?;
         if matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             self.transport.concurrency.halve();
@@ -213,6 +213,13 @@ async fn not_supported(status: StatusCode, response: HttpResponse) -> HttpError 
 fn tries_used(failure: &str, tries: u64) -> HttpError {
     let message = format!("{failure}, and storage.retries.max_tries of the repository's configuration is {tries}");
     HttpError::new(HttpErrorKind::Unknown, std::io::Error::other(message))
+}
+
+/// Has the store's client not repeat a request that no repetition helps: to a server that does not
+/// speak TLS.
+fn without_repetition(error: HttpError) -> HttpError {
+    let texts = texts_of(&error);
+    if texts.contains(NO_TLS) { HttpError::new(HttpErrorKind::Unknown, std::io::Error::other(texts)) } else { error }
 }
 
 /// Returns the texts of an error and its causes.

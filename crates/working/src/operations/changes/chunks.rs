@@ -215,8 +215,10 @@ impl Detection<'_> {
         }
         for coords in self.chunks_below(&TreePlace::Directory(index)).await? {
             if !is_in_grid(&coords, &array.grid) && !changes.contains_key(&coords) {
-                let why =
-                    format!("it is outside the array's grid of {:?} chunks, which shrank: remove it first", array.grid);
+                let why = format!(
+                    "it is outside the array's grid of {:?} chunks, to which zarr.json shrank it: mend that, or remove the chunk first",
+                    array.grid
+                );
                 self.report_violation(below(&array.path, &array.encoding.key(&coords)), why);
             }
         }

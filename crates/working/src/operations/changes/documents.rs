@@ -54,7 +54,7 @@ impl Document {
             }
             Some(other) => {
                 let other = shorten(other);
-                Err(Error::invalid(format!("its node_type is `{other}`: group or array it must be")))
+                Err(Error::invalid(format!("its node_type is `{other}`: it must be `group` or `array`")))
             }
             None => Err(Error::invalid("it has no node_type")),
         }
