@@ -129,8 +129,8 @@ pub(crate) enum Command {
     /// (--keep keeps it). If the commit itself fails, for instance by a conflict, the work is kept,
     /// and the message says where. Signals are passed on to the command. Nothing stays mounted.
     ///
-    /// Exit status: that of the command, 128 and the number of the signal that ended it, or 1 if
-    /// the mount or the commit failed.
+    /// Exit status: that of the command, 128 and the number of the signal that ended it, 127 or 126
+    /// if it is not found or cannot be started, or 1 if the mount or the commit failed.
     #[command(after_help = examples::RUN)]
     Run(Box<RunArgs>),
     /// Commit the changes in a mount.

@@ -216,7 +216,10 @@ async fn target(arguments: &ImportArgs) -> Result<ImportTarget> {
     match Repository::open(Arc::clone(&storage)).await {
         Ok(repository) => Ok(ImportTarget::Branch(repository, arguments.branch.clone())),
         Err(error) if error.kind() == ErrorKind::NotARepository => match storage.any_key().await? {
-            None => nothing(storage),
+            None => {
+                open::check_new_place(&arguments.repo)?;
+                nothing(storage)
+            }
             Some(key) => Err(Error::new(
                 ErrorKind::NotEmpty,
                 format!(

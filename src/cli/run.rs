@@ -174,7 +174,8 @@ impl Job {
         }
         if jobs::is_kept(&scratch) {
             let [scratch, repository] = [&*scratch.to_string_lossy(), &arguments.repo.location].map(shell::quote);
-            let branch = arguments.branch.as_ref().map(|branch| format!(" --branch {}", shell::quote(branch)));
+            let branch =
+                arguments.branch.as_ref().map(|branch| format!(" {}", shell::quote(&format!("--branch={branch}"))));
             let branch = branch.unwrap_or_default();
             note(&format!(
                 "the work is kept; to go on with it: icechunkfs mount --scratch {scratch}{branch} {repository} DIR"
@@ -229,7 +230,7 @@ impl Job {
             let place = self.mount.mount().mountpoint.to_string_lossy().into_owned();
             let text = error.to_string().replace(&shell::quote(&place), "DIR").replace(&place, "DIR");
             let next = "; in a mount of the work, `icechunkfs commit DIR -m MESSAGE` finds the same again";
-            Error::new(error.kind(), format!("commit: {text}{next}"))
+            Error::of_daemon(error.kind(), error.errno(), format!("commit: {text}{next}"))
         })?;
         let result = answer.result.and_then(|result| serde_json::from_value(result).ok());
         let mut committed: Committed = result.unwrap_or_default();

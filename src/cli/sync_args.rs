@@ -10,9 +10,9 @@ use super::progress::State;
 use super::repo_args::RepoArgs;
 use super::{open, print, print_json, progress, ref_commands};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::printable;
 use icechunkfs_base::size;
 use icechunkfs_base::times::system_clock;
-use icechunkfs_base::{printable, shell};
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::change_refs::RefKind;
 use icechunkfs_repo::sync::Counters;
@@ -140,7 +140,7 @@ impl Pushing<'_> {
         let options = PushOptions {
             refs: self.refs.to_vec(),
             is_pull: self.is_pull,
-            hints: self.hints()?,
+            hints: Hints { of_source: self.source.1.of_access(), of_destination: self.destination.1.of_access() },
             force: self.force,
             dry_run: self.dry_run,
             memory: open::MemoryLimits::default().uploads(),
@@ -163,7 +163,8 @@ impl Pushing<'_> {
         })?;
         let refused = pushed.refs.iter().filter(|found| matches!(found.change, Change::Refused(_))).count();
         if pushed.refs.iter().any(|found| found.change == Change::Forced) {
-            self.note_mounts(&pushed)?;
+            // The refs have moved: a note is not worth a failure.
+            let _ = self.note_mounts(&pushed);
         }
         if self.json {
             print_json(&report(&pushed, &counters))?;
@@ -193,19 +194,6 @@ impl Pushing<'_> {
             }
             Ok(())
         })
-    }
-
-    /// Returns the options of both stores, as `pull` takes them.
-    fn hints(&self) -> Result<Hints> {
-        let (here, there) =
-            if self.is_pull { (&self.destination, &self.source) } else { (&self.source, &self.destination) };
-        let options = |place: &Place, prefix: &str| -> Result<String> {
-            let options = if is_remote(&place.0)? { place.1.of_access() } else { Vec::new() };
-            Ok(options.iter().map(|option| format!(" {}", shell::quote(&format!("{prefix}{option}")))).collect())
-        };
-        let of_here = options(here, "--")?;
-        let of_there = options(there, if is_remote(&here.0)? { "--other=" } else { "--" })?;
-        Ok(Hints { of_both: format!("{of_here}{of_there}"), of_here })
     }
 
     fn describe(&self, pushed: &Pushed, counters: &Counters) -> String {

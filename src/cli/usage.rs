@@ -11,7 +11,7 @@ use clap::{CommandFactory, Error};
 
 use super::args::Arguments;
 use icechunkfs_base::error::{Error as Failure, ErrorKind as Kind};
-use icechunkfs_base::printable;
+use icechunkfs_base::{printable, trust};
 use icechunkfs_store::recognize;
 use icechunkfs_store::storage::location::Location;
 
@@ -267,8 +267,15 @@ pub(super) fn with_swapped(error: Failure, words: &[OsString]) -> Failure {
     let [first, ref rest @ ..] = places[..] else { return error };
     let said = format!("{}: no such directory", first.to_string_lossy());
     let is_missing = error.kind() == Kind::NotFound && error.to_string().contains(&said) && !Path::new(first).exists();
-    let is_repository = |word: &&&OsString| recognize::at(Path::new(word)) == Some(recognize::Kind::Repository);
-    match rest.iter().find(is_repository).filter(|_| is_missing) {
+    if !is_missing {
+        return error;
+    }
+    // A file system of another user is not asked.
+    let is_repository = |word: &&&OsString| {
+        let place = trust::place_of(Path::new(word));
+        place.is_ok_and(|place| recognize::at(&place) == Some(recognize::Kind::Repository))
+    };
+    match rest.iter().find(is_repository) {
         Some(other) => {
             let other = other.to_string_lossy();
             Failure::new(error.kind(), format!("{error}; {other} is a repository: are the arguments swapped?"))

@@ -125,7 +125,7 @@ impl MountTarget {
 
 /// Fails if `place` is below the directory of a repository: what is there belongs to it.
 fn refuse_repository(place: &str) -> Result<()> {
-    match Path::new(place).ancestors().skip(1).find(|outer| recognize::is_repository(outer)) {
+    match Path::new(place).parent().and_then(recognize::repository_around) {
         None => Ok(()),
         Some(outer) => Err(Error::new(
             ErrorKind::Busy,

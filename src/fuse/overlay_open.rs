@@ -41,7 +41,7 @@ impl WorkingFaces {
                 reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
                 return 0;
             }
-            Face::Control(file) => match self.control.open(file.number(), options.truncate).await {
+            Face::Control(file) => match self.control.open(file.number(), options.write, options.truncate).await {
                 Ok(handle) => {
                     reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
                     return 0;

@@ -449,7 +449,7 @@ fn scratch(repository: &Repository, branch: &str, options: &MountOptions) -> Res
                 let place = shell::quote(&earlier.to_string_lossy());
                 let branch = match branch {
                     DEFAULT_BRANCH => String::new(),
-                    branch => format!(" --branch {}", shell::quote(branch)),
+                    branch => format!(" {}", shell::quote(&format!("--branch={branch}"))),
                 };
                 format!("work of an earlier job is kept: a mount with `--scratch {place}{branch}` shows it")
             };

@@ -89,6 +89,12 @@ pub async fn repository(repo: &str, settings: &Settings) -> Result<Repository> {
 ///
 /// Errors: [`ErrorKind::InvalidInput`] if it is in a mount, whose files are those of a repository.
 pub async fn new_place(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
+    check_new_place(repo)?;
+    storage::open_new(repo, settings).await
+}
+
+/// Fails if a new repository at `repo` would be in a mount or inside another repository.
+pub fn check_new_place(repo: &str) -> Result<()> {
     if let Location { place: StorePlace::Local(path), shown } = Location::parse(repo)? {
         // Where a file system of another user is on the way, the place is refused anyway.
         let place = trust::place_of(&path).ok();
@@ -99,8 +105,12 @@ pub async fn new_place(repo: &str, settings: &Settings) -> Result<Arc<dyn Storag
                 mount.mount().mountpoint.display()
             )));
         }
+        if let Some(outer) = place.as_deref().and_then(Path::parent).and_then(recognize::repository_around) {
+            let message = format!("{shown} is inside the repository {}: name another directory", outer.display());
+            return Err(Error::new(ErrorKind::AlreadyExists, message));
+        }
     }
-    storage::open_new(repo, settings).await
+    Ok(())
 }
 
 async fn at(repo: &str, settings: &Settings) -> Result<Repository> {
@@ -138,7 +148,8 @@ fn info_of_mount(path: &Path) -> Option<MountInfo> {
 fn explained(error: Error, repo: &str, path: &Path, shown: &str) -> Error {
     let kind = error.kind();
     let shown = printable::line(shown);
-    if let Some(outer) = path.ancestors().skip(1).find(|outer| recognize::is_repository(outer)) {
+    let place = trust::place_of(path).ok();
+    if let Some(outer) = place.as_deref().and_then(Path::parent).and_then(recognize::repository_around) {
         return Error::new(kind, format!("{shown} is inside the repository {}: name that", outer.display()));
     }
     if let Some(found) = recognize::at(path).filter(|found| *found != Kind::Repository) {

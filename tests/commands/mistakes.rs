@@ -102,6 +102,17 @@ fn no_repository_goes_into_a_mount_and_no_export_into_a_repository() {
     }
     assert!(!inside.exists());
     let directory = tempfile::tempdir().unwrap();
+    // A directory that is there and empty is no way around it.
+    let plain = directory.path().join("plain");
+    std::fs::create_dir(&plain).unwrap();
+    std::fs::write(plain.join("zarr.json"), GROUP).unwrap();
+    for place in [inside.clone(), repo.join("chunks/new")] {
+        std::fs::create_dir_all(&place).unwrap();
+        let why = icechunkfs(["import", text(&plain), text(&place)]).failure();
+        assert!(why.contains("is inside the"), "{why}");
+        assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
+        std::fs::remove_dir(&place).unwrap();
+    }
     let other = directory.path().join("other");
     clone(repo, &other).success();
     let files = read_files(&other);
@@ -172,7 +183,7 @@ fn repositories_without_a_common_commit_are_not_taken_for_damaged() {
     let one = repository(&directory.path().join("one"), SpecVersionBin::V2);
     let other = repository(&directory.path().join("other"), SpecVersionBin::V2);
     let why = run_on(&one, &["push", text(&other), "--force"]).failure();
-    assert!(why.contains("no commit in common") && !why.contains("damaged"), "{why}");
+    assert!(why.contains("different first commits") && !why.contains("damaged"), "{why}");
 }
 
 #[test]

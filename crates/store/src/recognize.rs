@@ -2,8 +2,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use icechunkfs_base::trust;
+use icechunkfs_format::format::envelope::MAGIC;
 
 /// Kind of data that users keep beside repositories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,9 @@ pub enum Kind {
     /// A TIFF file, which GeoTIFF files are, too.
     Tiff,
 }
+
+/// Number of the first bytes that are looked at.
+const FIRST: usize = 8;
 
 /// First bytes of files, by the specifications of their formats.
 const BEGINNINGS: [(&[u8], Kind); 9] = [
@@ -46,8 +52,7 @@ pub fn at(path: &Path) -> Option<Kind> {
     if !metadata.is_file() {
         return None;
     }
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-    let start = first_bytes(file)?;
+    let start = first_bytes(open_regular(path)?)?;
     BEGINNINGS.iter().find(|(bytes, _)| start.starts_with(bytes)).map(|(_, kind)| *kind)
 }
 
@@ -65,16 +70,40 @@ pub fn directory(is_directory: impl Fn(&str) -> Option<bool>) -> Option<Kind> {
     }
 }
 
-/// Returns true if the directory `path` is that of a repository. A directory with a file `repo`
-/// alone may be anything, and a Zarr tree may have groups of these names.
-pub fn is_repository(path: &Path) -> bool {
-    let has_folders = path.join("snapshots").is_dir() && (path.join("repo").is_file() || path.join("refs").is_dir());
-    has_folders && !path.join("zarr.json").is_file()
+/// Returns the repository whose directory is `place`, a path without links, or above it; none if
+/// there is none of a trusted owner. Directories of other file systems are not looked into: a name
+/// there may be what an automounter waits for.
+pub fn repository_around(place: &Path) -> Option<PathBuf> {
+    let device = |path: &Path| std::fs::symlink_metadata(path).ok().map(|found| found.dev());
+    let of_place = place.ancestors().find_map(device)?;
+    let here = |outer: &&Path| device(outer) == Some(of_place);
+    place.ancestors().filter(here).find(|outer| is_repository(outer)).map(Path::to_owned)
+}
+
+/// Returns true if the directory `path` is that of a repository, which may be damaged. Names alone
+/// prove nothing: other programs have files `repo` and directories `snapshots`.
+fn is_repository(path: &Path) -> bool {
+    let of_snapshots = std::fs::symlink_metadata(path.join("snapshots"));
+    if !of_snapshots.is_ok_and(|found| found.is_dir() && trust::is_trusted(found.uid())) {
+        return false;
+    }
+    let repo = path.join("repo");
+    let begins_so = || {
+        open_regular(&repo).and_then(first_bytes).is_some_and(|start| MAGIC.starts_with(&start) && start.len() == FIRST)
+    };
+    let has_folders = || ["transactions", "overwritten"].iter().all(|folder| path.join(folder).is_dir());
+    // Branch `main` of version 1 always exists.
+    begins_so() || path.join("refs/branch.main/ref.json").is_file() || (repo.is_file() && has_folders())
+}
+
+fn open_regular(path: &Path) -> Option<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    file.metadata().ok()?.is_file().then_some(file)
 }
 
 fn first_bytes(file: File) -> Option<Vec<u8>> {
     let mut start = Vec::new();
-    file.take(8).read_to_end(&mut start).ok()?;
+    file.take(FIRST as u64).read_to_end(&mut start).ok()?;
     Some(start)
 }
 
@@ -117,6 +146,31 @@ impl Kind {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_repository_is_not_known_by_names_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        let around = || repository_around(&at("a/b/c"));
+        std::fs::create_dir_all(at("a/snapshots")).unwrap();
+        std::fs::write(at("a/repo"), "a program").unwrap();
+        std::fs::create_dir_all(at("a/refs")).unwrap();
+        std::fs::write(at("a/refs/main"), "of another cache").unwrap();
+        assert_eq!(around(), None);
+        std::fs::write(at("a/repo"), [MAGIC.as_slice(), b"..."].concat()).unwrap();
+        assert_eq!(around(), Some(at("a")));
+        // A document beside it does not take the protection away, nor does damage.
+        std::fs::write(at("a/zarr.json"), "{}").unwrap();
+        assert_eq!(around(), Some(at("a")));
+        std::fs::write(at("a/repo"), "").unwrap();
+        assert_eq!(around(), None);
+        ["a/transactions", "a/overwritten"].iter().for_each(|name| std::fs::create_dir(at(name)).unwrap());
+        assert_eq!(around(), Some(at("a")));
+        std::fs::remove_file(at("a/repo")).unwrap();
+        std::fs::create_dir_all(at("a/refs/branch.main")).unwrap();
+        std::fs::write(at("a/refs/branch.main/ref.json"), "{}").unwrap();
+        assert_eq!(around(), Some(at("a")));
+    }
 
     #[test]
     fn files_and_trees_are_recognized() {

@@ -63,6 +63,18 @@ impl Repository {
     /// for an invalid name, and with [`ErrorKind::NotPermitted`] if the repository has disabled
     /// creating tags.
     pub async fn create_ref(&self, kind: RefKind, name: &str, target: ObjectId, clock: Clock) -> Result<()> {
+        if is_revision_of_another(name) {
+            return Err(Error::invalid(format!(
+                "`{name}` cannot be the name of a {kind}: it means a commit already, as an id, steps behind a name (`main~1`) or \
+                 `branch/NAME` do"
+            )));
+        }
+        self.recreate_ref(kind, name, target, clock).await
+    }
+
+    /// Creates a ref like [`Repository::create_ref`], also one that another program may have
+    /// called by a name that means another commit here.
+    pub(super) async fn recreate_ref(&self, kind: RefKind, name: &str, target: ObjectId, clock: Clock) -> Result<()> {
         check_new_name(self, kind, name)?;
         let change = |state: &mut RepoState| {
             if kind == RefKind::Tag {
@@ -278,12 +290,6 @@ async fn current_target(repository: &Repository, kind: RefKind, name: &str) -> R
 pub(crate) fn check_new_name(repository: &Repository, kind: RefKind, name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(Error::invalid(format!("a {kind} needs a name")));
-    }
-    if is_revision_of_another(name) {
-        return Err(Error::invalid(format!(
-            "`{name}` cannot be the name of a {kind}: it means a commit already, as an id, steps behind a name (`main~1`) or \
-             `branch/NAME` do"
-        )));
     }
     if let Some(c) = name.chars().find(|c| c.is_control()) {
         return Err(Error::invalid(format!(

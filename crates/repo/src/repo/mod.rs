@@ -466,5 +466,5 @@ fn no_repository(storage: &dyn Storage) -> Error {
 }
 
 /// Remedy for a `repo` that is lost or damaged.
-const EARLIER_STATES: &str = "`overwritten` has what it was before each change, the newest first by name: copy that to `repo`. It lacks the last \
-    change, whose objects are still there: collect no garbage before `icechunkfs ops` and `icechunkfs verify` show what you expect";
+const EARLIER_STATES: &str = "`overwritten/repo.*` has what it was before each change, the newest first by name: copy that to `repo`, and keep a damaged \
+    one. It lacks the last change: collect no garbage before `icechunkfs ops` and `icechunkfs verify` show what you expect";

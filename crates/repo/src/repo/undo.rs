@@ -79,7 +79,7 @@ impl Undo {
         match (self.now, self.before) {
             (Some(now), Some(before)) => repository.reset_branch(branch, before, now, clock).await,
             (Some(now), None) => repository.delete_ref(RefKind::Branch, branch, now, clock).await,
-            (None, Some(before)) => repository.create_ref(RefKind::Branch, branch, before, clock).await,
+            (None, Some(before)) => repository.recreate_ref(RefKind::Branch, branch, before, clock).await,
             (None, None) => Err(Error::corrupt(format!("branch `{branch}` neither exists nor existed"))),
         }
     }

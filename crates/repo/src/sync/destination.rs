@@ -325,8 +325,8 @@ impl Destination {
         let sizes = if there == here { format!("{here} bytes in each") } else { format!("{there} and {here} bytes") };
         let remedy = if key.ends_with(&ObjectId::INITIAL.to_string()) {
             return Error::corrupt(format!(
-                "{place} and {} were created separately and have no commit in common ({key} differs). Nothing was changed; \
-                 `icechunkfs clone` makes a repository to which commits can be copied",
+                "{place} and {} have different first commits ({key}): they were created or migrated separately, so that no commit \
+                 can be copied. No ref was moved; `icechunkfs clone` makes a repository to which commits can be copied",
                 self.source
             ));
         } else if self.is_repository {

@@ -16,6 +16,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,9 @@ const MAX_FILE: u64 = 1 << 20;
 const MAX_TARGETS: usize = 2000;
 /// Most sources that a destination has notes of.
 const MAX_SOURCES: usize = 8;
+/// Time for which the origin of a place that is gone is kept: a disk may come back, and others
+/// never do.
+const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// Version of the file's form.
 const VERSION: u32 = 1;
 
@@ -214,7 +218,9 @@ impl CopyNotes {
             let Ok(name) = entry.file_name().to_str() else { continue };
             let Some(location) = file_name::decode(name) else { continue };
             let is_gone = location.starts_with('/') && !Path::new(&location).exists();
-            if is_gone && self.read_file(&location).is_none_or(|notes| notes.origin.is_none()) {
+            if is_gone
+                && (is_old(directory, name) || self.read_file(&location).is_none_or(|notes| notes.origin.is_none()))
+            {
                 let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
             }
         }
@@ -238,8 +244,15 @@ fn name_of(destination: &str) -> String {
 /// Returns a text that another directory at `path` would not have.
 fn identity_of(path: &Path) -> Option<String> {
     let found = std::fs::metadata(path).ok()?;
-    let created = found.created().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    let created = found.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     Some(format!("{}:{}:{}", found.dev(), found.ino(), created.map_or(0, |at| at.as_nanos())))
+}
+
+/// Returns true if the file `name` was not written for [`KEPT`].
+fn is_old(directory: &OwnedFd, name: &str) -> bool {
+    let written = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |found| found.st_mtime);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    now.saturating_sub(u64::try_from(written).unwrap_or(0)) > KEPT.as_secs()
 }
 
 /// Returns what of an identity stays when a disk gets another number: all of it where the time of

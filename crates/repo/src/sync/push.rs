@@ -49,13 +49,14 @@ pub struct PushOptions {
     pub notes: Option<CopyNotes>,
 }
 
-/// Options of stores in the commands that a refusal names, each behind a blank.
+/// Options of the stores, for the commands that a refusal names, as
+/// [`icechunkfs_store::storage::settings::Settings::of_access`] has them.
 #[derive(Clone, Debug, Default)]
 pub struct Hints {
-    /// Those of the repository in which the user works.
-    pub of_here: String,
-    /// Those of a pull to it from the other one.
-    pub of_both: String,
+    /// Those of the source.
+    pub of_source: Vec<String>,
+    /// Those of the destination.
+    pub of_destination: Vec<String>,
 }
 
 /// Change of a ref of the destination.
@@ -353,23 +354,31 @@ fn with_other_commits(
     options: &PushOptions,
 ) -> String {
     let Some(from) = found.from else { return String::new() };
+    let Hints { of_source, of_destination } = &options.hints;
+    let [source, destination] = [(source, of_source), (destination, of_destination)];
     let ends = if options.is_pull { [destination, source] } else { [source, destination] };
-    let [here, there] = ends.map(|repository| shell::quote(repository.storage().location()));
+    let [here, there] = ends.map(|(repository, _)| shell::quote(repository.storage().location()));
+    let is_remote = |repository: &Repository| repository.storage().local_path().is_none();
+    let words = |(repository, words): (&Repository, &Vec<String>), prefix: &str| -> String {
+        let words = words.iter().filter(|_| is_remote(repository));
+        words.map(|word| format!(" {}", shell::quote(&format!("{prefix}{word}")))).collect()
+    };
+    let of_here = words(ends[0], "--");
+    let of_both = of_here.clone() + &words(ends[1], if is_remote(ends[0].0) { "--other=" } else { "--" });
     let name = shell::quote(&found.name);
-    let Hints { of_here, of_both } = &options.hints;
     if is_newer {
         return format!(
             "the destination has newer commits, up to {from}: `icechunkfs pull{of_both} -- {here} {there} {name}` brings them \
              here; --force removes them from that branch"
         );
     }
-    let mine = if options.is_pull { from } else { found.to }.to_string();
-    // Another branch of this name has this commit, too.
-    let kept = format!("mine-{}", mine.get(..8).unwrap_or_default());
+    // A name of its own for each refusal, for the commits that the branch has when that is typed.
+    let kept = ObjectId::random().map_or_else(|_| "mine".to_owned(), |id| format!("mine-{id}"));
+    let at = shell::quote(&format!("--at=branch/{}", found.name));
     let into = shell::quote(&format!("--into={}", found.name));
     format!(
         "the destination has other commits, up to {from}. To merge both, while the branch is not mounted: \
-         `icechunkfs branch{of_here} {here} create {kept} --at={mine} && icechunkfs pull --force{of_both} -- {here} {there} {name} && \
+         `icechunkfs branch {here} create{of_here} {at} {kept} && icechunkfs pull --force{of_both} -- {here} {there} {name} && \
          icechunkfs merge {into}{of_here} -- {here} {kept}`. --force alone removes commits from that branch"
     )
 }

@@ -23,7 +23,7 @@ pub(super) fn make(path: &Path, shown: &str) -> Result<(OwnedFd, PathBuf)> {
         _ => error.context(format!("making {shown}")),
     };
     let place = trust::place_of(path).map_err(failed)?;
-    if let Some(outer) = place.ancestors().skip(1).find(|outer| recognize::is_repository(outer)) {
+    if let Some(outer) = place.parent().and_then(recognize::repository_around) {
         let reason = format!("{shown} is inside the repository {}: name another directory", outer.display());
         return Err(Error::new(ErrorKind::AlreadyExists, reason));
     }

@@ -65,7 +65,9 @@ pub struct Control {
 struct Handle {
     file: ControlFile,
     content: Metered<Vec<u8>>,
-    /// True if the program that opened it is going to write.
+    /// True if the program that opened it may write.
+    writes: bool,
+    /// True if it has emptied the file: it is going to write.
     truncated: bool,
     command_given: bool,
     /// Failure of its command.
@@ -154,15 +156,22 @@ impl Control {
         if offset == SHOWN_OFFSET { 0 } else { offset }
     }
 
-    /// Opens file `number`, emptied at once if `truncated`, and renders its content. Returns the
-    /// handle.
-    pub async fn open(&self, number: Ino, truncated: bool) -> Result<u64> {
+    /// Opens file `number`, to write if `writes`, emptied at once if `truncated`, and renders its
+    /// content. Returns the handle.
+    pub async fn open(&self, number: Ino, writes: bool, truncated: bool) -> Result<u64> {
         let file = ControlFile::at(number).ok_or_else(read_only_error)?;
         let content = self.render(file).await?;
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.handles.lock().insert(
             handle,
-            Handle { file, content: content.map(String::into_bytes), truncated, command_given: false, failure: None },
+            Handle {
+                file,
+                content: content.map(String::into_bytes),
+                writes,
+                truncated,
+                command_given: false,
+                failure: None,
+            },
         );
         Ok(handle)
     }
@@ -310,7 +319,7 @@ impl Control {
     pub fn truncate(&self, number: Ino) -> Result<()> {
         let file = ControlFile::at(number).ok_or_else(read_only_error)?;
         let mut handles = self.handles.lock();
-        let mut open = handles.values_mut().filter(|handle| handle.file == file).peekable();
+        let mut open = handles.values_mut().filter(|handle| handle.file == file && handle.writes).peekable();
         if open.peek().is_none() && COMMANDS.contains(&file) {
             return Err(Error::invalid(nothing_written(file)));
         }

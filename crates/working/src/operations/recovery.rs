@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use tracing::{info, warn};
 
 use super::changes::NewIds;
@@ -60,8 +62,12 @@ pub async fn open(
     reader: impl FnOnce(u64) -> Result<Reader>,
 ) -> Result<(Arc<WorkingTree>, Arc<Reader>, Option<String>)> {
     let stages = Stages::begin("reading the scratch directory");
-    // A mistyped name leaves no directory. One in a file system of another user is not looked at.
-    if trust::private_place_of(opening.scratch).is_ok_and(|place| !place.exists()) {
+    // A mistyped name leaves no directory. A descriptor of a path alone asks no file system of
+    // another user.
+    let place = trust::private_place_of(opening.scratch);
+    let found =
+        place.map(|place| rustix::fs::open(place, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()));
+    if matches!(found, Ok(Err(Errno::NOENT))) {
         repository.resolve(&RefSpec::Branch(opening.branch.to_owned())).await?;
     }
     let scratch = ScratchDirectory::open(opening.scratch, opening.mountpoint, opening.local)?;
@@ -273,7 +279,9 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         Ok(_) => "; the branch has moved on since".to_owned(),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let [place, branch] = [repository.storage().location(), &working.upper().origin().branch].map(shell::quote);
-            format!("; the branch was deleted: `icechunkfs branch {place} create {branch} --at {base}` makes it again")
+            format!(
+                "; the branch was deleted: `icechunkfs branch {place} create --at={base} -- {branch}` makes it again"
+            )
         }
         Err(_) => "; the branch cannot be read now".to_owned(),
     };

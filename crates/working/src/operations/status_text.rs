@@ -64,7 +64,7 @@ impl Status {
             _ if self.branch_gone => {
                 let [repository, branch] = [&self.repository, &self.branch].map(|text| shell::quote(text));
                 format!(
-                    "the branch was deleted: `icechunkfs branch {repository} create {branch} --at {}` makes it again, then commit",
+                    "the branch was deleted: `icechunkfs branch {repository} create --at={} -- {branch}` makes it again, then commit",
                     self.base
                 )
             }

@@ -561,8 +561,8 @@ fn boot() -> String {
 fn refuse_repositories(path: &Path, repository: Option<&Path>) -> Result<()> {
     refuse_repository(path, repository, trust::place_of)?;
     let place = trust::place_of(path)?;
-    match place.ancestors().find(|outer| recognize::is_repository(outer)) {
-        Some(found) if *found == place => {
+    match recognize::repository_around(&place) {
+        Some(found) if found == place => {
             Err(Error::invalid(format!("{} is a repository: name another directory", path.display())))
         }
         Some(found) => Err(Error::invalid(format!(
