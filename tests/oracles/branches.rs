@@ -55,8 +55,6 @@ struct Counts {
     nothing: usize,
     /// Merged commit by commit, more than one of them.
     kept: usize,
-    /// Refused, since both have written the same at some time, though nothing of it is left.
-    doubted: usize,
 }
 
 pub fn random_path(random: &mut Random) -> String {
@@ -267,15 +265,11 @@ impl Pair {
             let other = touched((base, base_numbers), (&target.keys, &target.numbers)).nodes;
             // Where documents were merged before, what both have in common may be in doubt.
             let may_doubt = errors.contains("in doubt") && !self.only_chunks_differ();
-            let are_apart = oracle::are_apart(&one, &other);
-            let is_apart = are_apart || (self.only_contents_differ() && !may_doubt);
+            let is_apart = oracle::are_apart(&one, &other) || (self.only_contents_differ() && !may_doubt);
             // One of the commits may conflict although all together do not: what it changed was
             // changed back.
             if expected.conflicts.is_empty() && is_apart && !keep_commits {
-                if !(are_apart && may_doubt) {
-                    return Err(format!("refused without a reason: {what}"));
-                }
-                counts.doubted += 1;
+                return Err(format!("refused without a reason: {what}"));
             }
             if found != target.keys || history != before {
                 return Err(format!("refused, and changed all the same: {what}"));
@@ -366,7 +360,6 @@ fn branches_merge_as_the_oracle_does() {
                     totals.resolved += counts.resolved;
                     totals.nothing += counts.nothing;
                     totals.kept += counts.kept;
-                    totals.doubted += counts.doubted;
                 }
             });
         }
@@ -375,6 +368,4 @@ fn branches_merge_as_the_oracle_does() {
     println!("{totals:?}");
     assert!(totals.merged > pairs / 2 && totals.refused > pairs / 10 && totals.resolved > pairs / 40, "{totals:?}");
     assert!(totals.kept > pairs / 10, "{totals:?}");
-    // Chance is rare.
-    assert!(totals.doubted <= 1 + pairs / 400, "{totals:?}");
 }
