@@ -217,7 +217,7 @@ impl Selection<'_> {
                 Ok(left > 0)
             };
             match repository.try_walk(from, visit).await {
-                // What was merged may have been collected with its branch; in version 1 that is as
+                // A merged commit may have been collected with its branch; in version 1 that is as
                 // if its snapshot was lost.
                 Err(error) if from != tip && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {}
                 done => done?,

@@ -68,7 +68,7 @@ impl State {
         if is_settled && *bytes > 0 {
             parts.push(format!("{}/s", size::text((*bytes as f64 / elapsed.as_secs_f64()) as u64)));
         }
-        // What is left takes as long as what was done, step by step.
+        // Each remaining step takes as long as those that are done.
         let left = elapsed.as_secs_f64() * all.saturating_sub(*done) as f64 / (*done).max(1) as f64;
         if is_settled && *done > 0 && done < all {
             parts.push(format!("{} left", duration(Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX))));

@@ -31,6 +31,7 @@ use crate::fuse::daemon_mark::Daemon;
 use crate::fuse::mountpoint::Mountpoint;
 use crate::fuse::open_mount::OpenMount;
 use crate::fuse::unmount::{self, UnmountMode};
+use crate::library::mounts;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::printable;
 use icechunkfs_base::shell;
@@ -174,9 +175,7 @@ impl Job {
         }
         if jobs::is_kept(&scratch) {
             let [scratch, repository] = [&*scratch.to_string_lossy(), &arguments.repo.location].map(shell::quote);
-            let branch =
-                arguments.branch.as_ref().map(|branch| format!(" {}", shell::quote(&format!("--branch={branch}"))));
-            let branch = branch.unwrap_or_default();
+            let branch = arguments.branch.as_deref().map(mounts::branch_option).unwrap_or_default();
             note(&format!(
                 "the work is kept; to go on with it: icechunkfs mount --scratch {scratch}{branch} {repository} DIR"
             ));

@@ -69,7 +69,7 @@ impl MountTarget {
                 return Err(Error::new(ErrorKind::Busy, message));
             }
             None => {
-                refuse_repository(&place)?;
+                recognize::refuse_inside(format!("the mountpoint {place}"), mountpoint.path(), ErrorKind::Busy)?;
                 check_directory(&directory, &place, nonempty)?;
             }
         }
@@ -120,17 +120,6 @@ impl MountTarget {
                  mountpoint in a directory of your own"
             ),
         ))
-    }
-}
-
-/// Fails if `place` is below the directory of a repository: what is there belongs to it.
-fn refuse_repository(place: &str) -> Result<()> {
-    match Path::new(place).parent().and_then(recognize::repository_around) {
-        None => Ok(()),
-        Some(outer) => Err(Error::new(
-            ErrorKind::Busy,
-            format!("the mountpoint {place} is inside the repository {}: name another directory", outer.display()),
-        )),
     }
 }
 

@@ -432,6 +432,15 @@ async fn relocate_scratch(
     relocate::relocate(scratch, branch, &identity, mountpoint)
 }
 
+/// Returns the option that mounts `branch`, behind a blank: nothing for the one that is mounted
+/// without it. The name may begin with a dash.
+pub fn branch_option(branch: &str) -> String {
+    match branch {
+        DEFAULT_BRANCH => String::new(),
+        branch => format!(" {}", shell::quote(&format!("--branch={branch}"))),
+    }
+}
+
 /// Returns the scratch directory, and a note for the user.
 fn scratch(repository: &Repository, branch: &str, options: &MountOptions) -> Result<(PathBuf, Option<String>)> {
     match &options.scratch {
@@ -447,10 +456,7 @@ fn scratch(repository: &Repository, branch: &str, options: &MountOptions) -> Res
             let JobDirectory { path, kept } = jobs::create(&scratch_location(repository), branch)?;
             let note = |earlier: &PathBuf| {
                 let place = shell::quote(&earlier.to_string_lossy());
-                let branch = match branch {
-                    DEFAULT_BRANCH => String::new(),
-                    branch => format!(" {}", shell::quote(&format!("--branch={branch}"))),
-                };
+                let branch = branch_option(branch);
                 format!("work of an earlier job is kept: a mount with `--scratch {place}{branch}` shows it")
             };
             Ok((path, kept.first().map(note)))

@@ -95,22 +95,17 @@ pub async fn new_place(repo: &str, settings: &Settings) -> Result<Arc<dyn Storag
 
 /// Fails if a new repository at `repo` would be in a mount or inside another repository.
 pub fn check_new_place(repo: &str) -> Result<()> {
-    if let Location { place: StorePlace::Local(path), shown } = Location::parse(repo)? {
-        // Where a file system of another user is on the way, the place is refused anyway.
-        let place = trust::place_of(&path).ok();
-        let existing = place.as_deref().and_then(|place| place.ancestors().find(|one| one.symlink_metadata().is_ok()));
-        if let Some(mount) = existing.and_then(OpenMount::containing) {
-            return Err(Error::invalid(format!(
-                "{shown} is inside the mount {}: name a directory elsewhere",
-                mount.mount().mountpoint.display()
-            )));
-        }
-        if let Some(outer) = place.as_deref().and_then(Path::parent).and_then(recognize::repository_around) {
-            let message = format!("{shown} is inside the repository {}: name another directory", outer.display());
-            return Err(Error::new(ErrorKind::AlreadyExists, message));
-        }
+    let Location { place: StorePlace::Local(path), shown } = Location::parse(repo)? else { return Ok(()) };
+    // Where a file system of another user is on the way, the place is refused anyway.
+    let Ok(place) = trust::place_of(&path) else { return Ok(()) };
+    let existing = place.ancestors().find(|one| one.symlink_metadata().is_ok());
+    match existing.and_then(OpenMount::containing) {
+        None => recognize::refuse_inside(shown, &place, ErrorKind::AlreadyExists),
+        Some(mount) => Err(Error::invalid(format!(
+            "{shown} is inside the mount {}: name a directory elsewhere",
+            mount.mount().mountpoint.display()
+        ))),
     }
-    Ok(())
 }
 
 async fn at(repo: &str, settings: &Settings) -> Result<Repository> {

@@ -159,7 +159,7 @@ fn branches_that_have_parted_are_brought_together_by_the_commands_that_are_told(
         run_on(here, &["push", text(there), "main"]).success();
         let keys = Reference::open(there).keys();
         assert_eq!([&keys["a/c/300"][..], &keys["a/c/301"]], [b"here".as_slice(), b"there"]);
-        // What has newer commits needs nothing.
+        // A branch with newer commits needs nothing.
         add_chunks(&Reference::open(here), 7);
         let pulled = run_on(here, &["pull", text(there), "main", "--json"]);
         assert_eq!(pulled.json()["refs"][0]["change"], "newer");
@@ -247,7 +247,7 @@ fn what_is_lost_is_named_with_what_needs_it() {
     std::fs::remove_file(source.join("repo")).unwrap();
     let why = run_on(&source, &["log"]).failure();
     assert!(why.contains("no `repo`") && why.contains("newest first by name"), "{why}");
-    // What is told works.
+    // The advice works.
     let mut earlier: Vec<_> =
         std::fs::read_dir(source.join("overwritten")).unwrap().map(|one| one.unwrap().path()).collect();
     earlier.sort();

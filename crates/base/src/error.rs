@@ -215,6 +215,17 @@ impl Error {
         }
     }
 
+    /// Turns [`ErrorKind::NotFound`] for an object that must exist into [`ErrorKind::Corrupt`] with
+    /// `message` alone: it names the object and the remedy, and the store's words would name the
+    /// object a second time.
+    #[must_use]
+    pub fn not_found_as_damage(self, message: impl Into<String>) -> Self {
+        match self.kind() {
+            ErrorKind::NotFound => Error::corrupt(message),
+            _ => self,
+        }
+    }
+
     /// Returns the errno that a program at the mount gets.
     pub fn errno(&self) -> i32 {
         if let Some(errno) = self.0.errno {

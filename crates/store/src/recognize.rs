@@ -1,10 +1,12 @@
 //! Recognizes what is at a local path where something else was expected, for error messages.
 
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::trust;
 use icechunkfs_format::format::envelope::MAGIC;
 
@@ -78,6 +80,18 @@ pub fn repository_around(place: &Path) -> Option<PathBuf> {
     let of_place = place.ancestors().find_map(device)?;
     let here = |outer: &&Path| device(outer) == Some(of_place);
     place.ancestors().filter(here).find(|outer| is_repository(outer)).map(Path::to_owned)
+}
+
+/// Fails with `kind` if `place`, a path without links that `shown` describes, is inside the
+/// directory of a repository, which takes the content of its folders for its own.
+pub fn refuse_inside(shown: impl Display, place: &Path, kind: ErrorKind) -> Result<()> {
+    match place.parent().and_then(repository_around) {
+        None => Ok(()),
+        Some(outer) => {
+            let outer = outer.display();
+            Err(Error::new(kind, format!("{shown} is inside the repository {outer}: name another directory")))
+        }
+    }
 }
 
 /// Returns true if the directory `path` is that of a repository, which may be damaged. Names alone

@@ -12,7 +12,6 @@ use serde_json::Value;
 use super::document;
 use super::members::unknown_member;
 use icechunkfs_base::error::Result;
-use icechunkfs_base::memory::Meter;
 use icechunkfs_base::printable;
 
 /// Members that every array has.
@@ -96,11 +95,8 @@ impl Problem {
 /// Errors: [`ErrorKind::Corrupt`](icechunkfs_base::error::ErrorKind::Corrupt) if it is not an
 /// array's.
 pub fn problems(zarr_json: &[u8]) -> Result<Vec<Problem>> {
-    problems_reserved(zarr_json, &mut document::reserve(zarr_json)?)
-}
-
-fn problems_reserved(zarr_json: &[u8], room: &mut Meter) -> Result<Vec<Problem>> {
-    let document: Document = document::parse(zarr_json, room)?;
+    let mut room = document::reserve(zarr_json)?;
+    let document: Document = document::parse(zarr_json, &mut room)?;
     let mut found = Vec::new();
     if let Some(members) = document::members(zarr_json) {
         let missing = REQUIRED.iter().filter(|name| members.get(name).is_none());

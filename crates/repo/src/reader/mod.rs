@@ -204,12 +204,10 @@ impl Reader {
 
     async fn fetch_manifest(&self, key: &str, info: ManifestInfo, limit: u64) -> Result<Manifest> {
         let file = self.storage.get_fixed(key, limit).await;
-        let file = file.map_err(|error| match error.kind() {
-            // The words of the store would name it a second time.
-            ErrorKind::NotFound => Error::corrupt(format!(
+        let file = file.map_err(|error| {
+            error.not_found_as_damage(format!(
                 "{key} is missing, though the snapshot names it: `icechunkfs verify REPO` lists what needs it"
-            )),
-            _ => error,
+            ))
         })?;
         if let Some(manifest) = decode_small(info, &file) {
             return Ok(manifest);
@@ -390,12 +388,9 @@ fn not_in_chunk(offset: u64, length: usize) -> Error {
 
 /// Reports absence as damage: to a reading program the file exists.
 fn missing_object(error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::NotFound => Error::corrupt(
-            "a chunk object is missing, though a manifest names it: `icechunkfs verify REPO --chunks` lists all that are",
-        ),
-        _ => error,
-    }
+    error.not_found_as_damage(
+        "a chunk object is missing, though a manifest names it: `icechunkfs verify REPO --chunks` lists all that are",
+    )
 }
 
 impl std::ops::Deref for Data {

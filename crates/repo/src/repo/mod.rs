@@ -338,11 +338,10 @@ impl Repository {
     async fn snapshot_in(&self, id: ObjectId, limit: u64, is_latest: bool) -> Result<Snapshot> {
         let key = format!("snapshots/{id}");
         let missing = |error: Error| {
-            let message = format!(
+            error.not_found_as_damage(format!(
                 "snapshot {id} is missing from the repository: `icechunkfs verify REPO` lists what is missing, and a copy of \
                  {key} from a clone or a backup gives it back"
-            );
-            if error.kind() == ErrorKind::NotFound { Error::corrupt(message) } else { error }
+            ))
         };
         if let Generation::Alpha(layout) = self.generation {
             let snapshot = match alpha::read(&*self.storage, id, limit).await {

@@ -12,13 +12,13 @@ use super::changes::nodes::detect_changes;
 use super::identity;
 use super::invalidation::base_invalidations;
 use super::rebase::{self, Rebased};
+use super::status_text::deleted_branch;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::rebase::Others;
 use crate::overlay::replace::TreeGuard;
 use crate::overlay::{Recovered, WorkingTree};
 use crate::scratch::directory::ScratchDirectory;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
-use icechunkfs_base::shell;
 use icechunkfs_base::size;
 use icechunkfs_base::stages::Stages;
 use icechunkfs_base::trust;
@@ -278,10 +278,8 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         }
         Ok(_) => "; the branch has moved on since".to_owned(),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let [place, branch] = [repository.storage().location(), &working.upper().origin().branch].map(shell::quote);
-            format!(
-                "; the branch was deleted: `icechunkfs branch {place} create --at={base} -- {branch}` makes it again"
-            )
+            let branch = &working.upper().origin().branch;
+            format!("; {}", deleted_branch(repository.storage().location(), branch, base))
         }
         Err(_) => "; the branch cannot be read now".to_owned(),
     };

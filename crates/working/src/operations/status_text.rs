@@ -7,6 +7,7 @@ use super::paths::lost_root_message;
 use super::status::{ArrayStatus, Status};
 use icechunkfs_base::size::{self, counted};
 use icechunkfs_base::{printable, shell};
+use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::commit::warnings::Warning;
 
 /// Lines of one kind; the rest is counted.
@@ -62,11 +63,7 @@ impl Status {
     fn write_branch(&self, text: &mut String) {
         let line = match self.tip {
             _ if self.branch_gone => {
-                let [repository, branch] = [&self.repository, &self.branch].map(|text| shell::quote(text));
-                format!(
-                    "the branch was deleted: `icechunkfs branch {repository} create --at={} -- {branch}` makes it again, then commit",
-                    self.base
-                )
+                format!("{}, then commit", deleted_branch(&self.repository, &self.branch, self.base))
             }
             Some(tip) if self.branch_reset && self.clean => {
                 format!("the branch was reset or amended: it is at {tip} now, and `refresh` shows that")
@@ -169,6 +166,12 @@ impl Status {
             None => text.push('\n'),
         }
     }
+}
+
+/// Says that `branch` was deleted, on which changes are based at `base`, and what makes it again.
+pub(super) fn deleted_branch(repository: &str, branch: &str, base: ObjectId) -> String {
+    let [repository, branch] = [repository, branch].map(shell::quote);
+    format!("the branch was deleted: `icechunkfs branch {repository} create --at={base} -- {branch}` makes it again")
 }
 
 /// Returns true for the names of documents of Zarr version 2.

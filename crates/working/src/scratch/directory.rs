@@ -20,7 +20,7 @@ use super::requirements::{make_directory, open_directory, open_file};
 use super::{jobs, salvage, search};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::file_name;
-use icechunkfs_base::trust::{self, Distrust};
+use icechunkfs_base::trust::{self, Distrust, mounts};
 
 /// Longest wait for a scratch directory that is in use; `PAUSE` is the time between two attempts.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -209,9 +209,7 @@ fn write_readme(directory: &OwnedFd) -> std::io::Result<()> {
 
 /// Returns true if something may be mounted at `place`, without asking a file system that may hang.
 fn is_mountpoint(place: &str) -> bool {
-    let Ok(table) = std::fs::read_to_string("/proc/self/mounts") else { return true };
-    // The table escapes blanks.
-    place.contains([' ', '\t', '\n', '\\']) || table.lines().any(|line| line.split(' ').nth(1) == Some(place))
+    mounts::read().map_or(true, |all| all.iter().any(|mount| mount.mountpoint == Path::new(place)))
 }
 
 fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {

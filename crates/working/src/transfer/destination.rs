@@ -42,6 +42,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::new_file::{NewFile, temporary, timespec};
+use super::repositories::refuse_repositories;
 use super::{kind_of, open_beneath};
 use icechunkfs_base::beneath;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
@@ -49,7 +50,6 @@ use icechunkfs_base::file_name::is_dots;
 use icechunkfs_base::printable;
 use icechunkfs_base::times::set_modified;
 use icechunkfs_base::trust::{self, Owners};
-use icechunkfs_store::recognize;
 
 /// Name of the file that records what is being exported; `-1` and so on follow if it is taken.
 const MARKER: &str = ".icechunkfs-export";
@@ -554,44 +554,6 @@ pub(super) fn shown(path: &str, name: &[u8]) -> String {
 
 fn boot() -> String {
     std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
-}
-
-/// Fails if `path` is in the directory of any repository, which other files would damage, or holds
-/// `repository`.
-fn refuse_repositories(path: &Path, repository: Option<&Path>) -> Result<()> {
-    refuse_repository(path, repository, trust::place_of)?;
-    let place = trust::place_of(path)?;
-    match recognize::repository_around(&place) {
-        Some(found) if found == place => {
-            Err(Error::invalid(format!("{} is a repository: name another directory", path.display())))
-        }
-        Some(found) => Err(Error::invalid(format!(
-            "{} is inside the repository {}: name another directory",
-            path.display(),
-            found.display()
-        ))),
-        None => Ok(()),
-    }
-}
-
-/// Fails if `path`, without links as `resolve` finds it, lies in the directory of a repository, or
-/// contains it.
-pub(super) fn refuse_repository(
-    path: &Path,
-    repository: Option<&Path>,
-    resolve: impl Fn(&Path) -> Result<PathBuf>,
-) -> Result<()> {
-    let Some(repository) = repository.and_then(|repository| std::fs::canonicalize(repository).ok()) else {
-        return Ok(());
-    };
-    let wanted = resolve(path)?;
-    if wanted.starts_with(&repository) || repository.starts_with(&wanted) {
-        return Err(Error::invalid(format!(
-            "{}: the repository is there, above or below, and other files beside its own would damage it: name another directory",
-            path.display()
-        )));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::destination::{is_marker, refuse_repository};
+use super::destination::is_marker;
+use super::repositories::refuse_repository;
 use super::scan::Scanned;
 use super::{Counters, MAX_LISTED, SkippedPath, known, scan};
 use crate::operations::changes::{DetectedChanges, NewIds, Violation, nodes};

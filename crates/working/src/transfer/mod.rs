@@ -25,6 +25,7 @@ mod known;
 mod new_file;
 mod prune;
 mod put;
+mod repositories;
 mod scan;
 mod walk;
 

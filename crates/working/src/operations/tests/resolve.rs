@@ -190,7 +190,7 @@ async fn a_discard_of_a_part_leaves_the_other_conflicts_and_settlements() {
     resolve(&programs, &["a/c/1"], Side::Ours).await;
     resolve(&programs, &["m"], Side::Ours).await;
     programs.session.discard("/a/c/0").await.unwrap();
-    // What was settled of the same array is asked again.
+    // Settlements of the same array are asked again.
     let text = programs.session.conflicts_text();
     assert!(text.contains("/a:") && !text.contains("/m:"), "{text}");
     resolve(&programs, &["a/c/1"], Side::Ours).await;
