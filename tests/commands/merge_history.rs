@@ -152,3 +152,26 @@ fn squashed_merges_are_all_remembered() {
         [None, None, Some(&b"more"[..]), Some(&b"more"[..])]
     );
 }
+
+/// The chunks that a smaller shape drops are in no list of changes, which is no reason to take them
+/// for something that both sides have.
+#[test]
+fn what_a_smaller_shape_has_dropped_is_nothing_in_common() {
+    for version in versions() {
+        let repo = setup(version);
+        let before = repo.keys("dev");
+        let mut after = before.clone();
+        let mut document: Value = serde_json::from_slice(&before["a/zarr.json"]).unwrap();
+        document["shape"] = json!([1]);
+        after.insert("a/zarr.json".to_owned(), document.to_string().into_bytes());
+        after.retain(|key, _| !key.starts_with("a/c/"));
+        after.insert("a/c/0".to_owned(), b"smaller".to_vec());
+        Reference::open(&repo.place).on("dev").change(&before, &after);
+        repo.commit("main", &[("a/c/0", b"larger")]);
+        repo.merge(&["dev", "--on-conflict", "theirs"]).success();
+        assert_eq!(chunk(&repo.keys("main"), "a/c/0"), Some(&b"smaller"[..]), "{version}");
+        repo.commit("dev", &[("a/c/0", b"new")]);
+        repo.merge(&["dev"]).success();
+        assert_eq!(chunk(&repo.keys("main"), "a/c/0"), Some(&b"new"[..]), "{version}");
+    }
+}

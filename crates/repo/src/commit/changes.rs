@@ -20,6 +20,7 @@ use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::format::transaction_log::Move;
 use icechunkfs_format::zarr::Coords;
+use icechunkfs_format::zarr::array::ArrayMetadata;
 
 /// Set of changes to commit. Paths are absolute and canonical, as in snapshots.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +62,15 @@ pub struct WrittenNode {
     pub zarr_json: Bytes,
     /// True for an array, false for a group.
     pub is_array: bool,
+}
+
+impl WrittenNode {
+    /// Returns the chunks per dimension; a group has no dimensions.
+    ///
+    /// Errors: as for [`ArrayMetadata::parse`].
+    pub(crate) fn grid(&self) -> Result<Vec<u32>> {
+        if self.is_array { Ok(ArrayMetadata::parse(&self.zarr_json)?.grid) } else { Ok(Vec::new()) }
+    }
 }
 
 /// Change of one chunk.

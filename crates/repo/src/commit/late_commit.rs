@@ -26,7 +26,6 @@ use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::{Node, Snapshot};
 use icechunkfs_format::format::transaction_log::{Move, TransactionLog};
-use icechunkfs_format::zarr::array::ArrayMetadata;
 use icechunkfs_format::zarr::{Coords, is_in_grid};
 
 /// Node as the mount shows it.
@@ -136,7 +135,7 @@ async fn make(
     chunks.extend(ours.into_iter().flatten().map(|(coords, change)| (coords.clone(), change.clone())));
     chunks.retain(|_, change| !matches!(change, ChunkChange::Delete));
     if !chunks.is_empty() {
-        let grid = grid(node)?;
+        let grid = node.grid()?;
         chunks.retain(|coords, _| is_in_grid(coords, &grid));
         out.chunks.insert(id, chunks);
     }
@@ -177,7 +176,7 @@ async fn chunks(
     if touched.is_empty() {
         return Ok(chunks);
     }
-    let grid = grid(node)?;
+    let grid = node.grid()?;
     for coords in touched.into_iter().filter(|coords| is_in_grid(coords, &grid)) {
         let wanted: Option<ChunkChange> = match ours.and_then(|ours| ours.get(&coords)) {
             Some(ChunkChange::Delete) => None,
@@ -194,9 +193,4 @@ async fn chunks(
         }
     }
     Ok(chunks)
-}
-
-/// Returns the chunks per dimension of a node; a group has no dimensions.
-fn grid(node: &WrittenNode) -> Result<Vec<u32>> {
-    if node.is_array { Ok(ArrayMetadata::parse(&node.zarr_json)?.grid) } else { Ok(Vec::new()) }
 }

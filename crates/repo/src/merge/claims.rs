@@ -14,8 +14,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::ancestor::History;
 use super::base::Surroundings;
 use super::repacked;
-use super::sides::{chunks_of, in_both};
-use crate::commit::changes::ChangeSet;
+use super::sides::{Places, chunks_of, in_both};
+use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::commit::rebase::read_log_if_any;
 use crate::compare::changes::changes_between;
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -178,7 +178,7 @@ async fn lacking(
         tokio::try_join!(changes_between(reader, &before, &there), changes_between(reader, &there, &here))?;
     let both = in_both(&differs, &chunks_of(&changed));
     repacked::drop_unchanged(reader, &there, &here, &mut differs, both).await?;
-    keep_common(&mut changed, &differs);
+    keep_common(&mut changed, &differs)?;
     Ok(changed)
 }
 
@@ -208,7 +208,8 @@ fn nothing() -> Result<Snapshot> {
 
 /// Leaves those of `changed` that another change set `differs` in: nodes that are there or have a
 /// place, documents, and chunks.
-fn keep_common(changed: &mut ChangeSet, differs: &ChangeSet) {
+fn keep_common(changed: &mut ChangeSet, differs: &ChangeSet) -> Result<()> {
+    let places = Places::after(differs)?;
     let existence: HashSet<NodeId> = differs
         .created
         .iter()
@@ -218,15 +219,21 @@ fn keep_common(changed: &mut ChangeSet, differs: &ChangeSet) {
         .collect();
     let documents: HashSet<NodeId> = differs.updated.iter().map(|node| node.id).collect();
     let is_either = |node: &NodeId| existence.contains(node) || documents.contains(node);
+    // Their chunks are in no list.
+    let deleted: HashSet<NodeId> = differs.deleted.iter().map(|node| node.id).collect();
     changed.created.retain(|node| is_either(&node.id));
     changed.deleted.retain(|node| existence.contains(&node.id));
     changed.moved.retain(|moved| existence.contains(&moved.node));
     changed.updated.retain(|node| is_either(&node.id));
     for (node, chunks) in &mut changed.chunks {
         let others = differs.chunks.get(node);
-        chunks.retain(|coords, _| others.is_some_and(|others| others.contains_key(coords)));
+        chunks.retain(|coords, change| {
+            let is_gone = !matches!(change, ChunkChange::Delete) && deleted.contains(node);
+            is_gone || places.lack(*node, coords, change) || others.is_some_and(|others| others.contains_key(coords))
+        });
     }
     changed.chunks.retain(|_, chunks| !chunks.is_empty());
+    Ok(())
 }
 
 /// Returns true if all of `changes` are among what was touched.

@@ -16,14 +16,15 @@ use std::time::Duration;
 use super::base::Surroundings;
 use super::claims::{MAX_LOGS, Touched};
 use super::repacked;
-use super::sides::{chunks_of, in_both};
+use super::sides::{Places, chunks_of, in_both};
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::compare::changes::changes_between;
 use crate::repo::MAX_SNAPSHOT;
 use icechunkfs_base::error::Result;
-use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
+use icechunkfs_format::zarr::Coords;
 
 /// Difference between clocks within which the order of two commits says nothing, in microseconds.
 const CLOCK_TOLERANCE: u64 = Duration::from_secs(600).as_micros() as u64;
@@ -88,7 +89,7 @@ async fn has_common_at(around: Surroundings<'_>, changed: &ChangeSet, then: &Sna
     let mut differs = changes_between(reader, then, at).await?;
     let both = in_both(&differs, &chunks_of(changed));
     repacked::drop_unchanged(reader, then, at, &mut differs, both).await?;
-    Ok(has_common(changed, &differs))
+    has_common(changed, &differs)
 }
 
 /// Commits of a line before its tip. Each log is read once, when it is needed first.
@@ -132,18 +133,22 @@ impl EarlierCommits<'_> {
 }
 
 /// Returns true if one of `changed` is also the state from which nothing `differs`.
-fn has_common(changed: &ChangeSet, differs: &ChangeSet) -> bool {
+fn has_common(changed: &ChangeSet, differs: &ChangeSet) -> Result<bool> {
+    let places = Places::after(differs)?;
     let created = differs.created.iter().map(|node| node.id);
     let deleted = differs.deleted.iter().map(|node| node.id);
     let existence: HashSet<_> = created.chain(deleted).chain(differs.moved.iter().map(|moved| moved.node)).collect();
     let documents: HashSet<_> = differs.updated.iter().map(|node| node.id).collect();
     let is_same = |node| !existence.contains(node);
-    changed.created.iter().any(|node| is_same(&node.id))
+    let is_same_chunk = |node: &NodeId, coords: &Coords, change: &ChunkChange| {
+        let is_listed = differs.chunks.get(node).is_some_and(|chunks| chunks.contains_key(coords));
+        !is_listed && !places.lack(*node, coords, change)
+    };
+    Ok(changed.created.iter().any(|node| is_same(&node.id))
         || changed.deleted.iter().any(|node| is_same(&node.id))
         || changed.moved.iter().any(|moved| is_same(&moved.node))
         || changed.updated.iter().any(|node| is_same(&node.id) && !documents.contains(&node.id))
         || changed.chunks.iter().any(|(node, chunks)| {
-            let others = differs.chunks.get(node);
-            is_same(node) && chunks.keys().any(|coords| others.is_none_or(|others| !others.contains_key(coords)))
-        })
+            is_same(node) && chunks.iter().any(|(coords, change)| is_same_chunk(node, coords, change))
+        }))
 }

@@ -15,7 +15,7 @@ use icechunkfs_base::memory::Metered;
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
-use icechunkfs_format::zarr::Coords;
+use icechunkfs_format::zarr::{Coords, is_in_grid};
 
 /// Chunks, by array.
 pub(super) type ChunkSet = HashMap<NodeId, HashSet<Coords>>;
@@ -66,4 +66,22 @@ pub(super) fn in_both(changes: &ChangeSet, others: &ChunkSet) -> ChunkSet {
         (!both.is_empty()).then_some((*node, both))
     };
     changes.chunks.iter().filter_map(of_node).collect()
+}
+
+/// Places for chunks after some changes: those lists leave out the chunks of an array that its new
+/// shape has no place for.
+pub(super) struct Places(HashMap<NodeId, Vec<u32>>);
+
+impl Places {
+    /// Returns the places that there are after `changes`.
+    ///
+    /// Errors: [`icechunkfs_base::error::ErrorKind::Corrupt`] if a changed `zarr.json` has no grid.
+    pub(super) fn after(changes: &ChangeSet) -> Result<Self> {
+        Ok(Places(changes.updated.iter().map(|node| Ok((node.id, node.grid()?))).collect::<Result<_>>()?))
+    }
+
+    /// Returns true if a chunk that was there after `earlier`, a change of it, has none.
+    pub(super) fn lack(&self, array: NodeId, coords: &Coords, earlier: &ChunkChange) -> bool {
+        !matches!(earlier, ChunkChange::Delete) && self.0.get(&array).is_some_and(|grid| !is_in_grid(coords, grid))
+    }
 }
