@@ -1,6 +1,13 @@
 //! Read-only mounts: every fixture, every release, every program.
 
-#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::too_many_lines
+)]
 
 #[path = "../common/mod.rs"]
 mod common;

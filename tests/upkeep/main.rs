@@ -1,6 +1,13 @@
 //! A repository's life: expiration, collection, migration, rewriting.
 
-#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::too_many_lines
+)]
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -11,7 +11,7 @@ use super::envelope::{self, Compression, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
 use super::kept_nodes::{KeptNodes, ListedNode, Tail};
-use super::repo_state::{Builder, RawItem, tables, write_items};
+use super::repo_state::{Builder, RawItem, Tables, tables, write_items};
 use super::snapshot::{ArrayData, Dimension, ManifestInfo, ManifestRef, Node, NodeData};
 use super::transaction_log::{Move, NodeChange};
 use super::unknown;
@@ -140,31 +140,7 @@ impl SnapshotDraft {
             None => HashMap::new(),
         };
         let kept = kept.filter(|kept| !kept.positions.is_empty());
-        if let Some(kept) = kept.filter(|kept| kept.snapshot.version() != self.version) {
-            return Err(Error::invalid(format!("nodes of snapshot {} are of another version", kept.snapshot.id())));
-        }
-        let mut nodes: Vec<Entry<'_>> =
-            Vec::with_capacity(self.nodes.len() + kept.map_or(0, |kept| kept.positions.len()));
-        // Manifests of kept arrays. Neighbors share them.
-        let mut used: Vec<ObjectId> = Vec::new();
-        for (position, node) in kept.into_iter().flat_map(KeptNodes::nodes) {
-            if !node.is_stored_as(self.version) {
-                return Err(Error::invalid(format!("node {:?} cannot stay as it is stored", node.path)));
-            }
-            if let NodeData::Array(array) = &node.data {
-                for (id, _) in array.places() {
-                    if used.last() != Some(&id) {
-                        used.push(id);
-                    }
-                }
-            }
-            nodes.push(Entry::Kept(position, node));
-        }
-        if kept.is_some_and(|kept| kept.positions.len() != nodes.len()) {
-            return Err(Error::invalid("a node to keep is not in its snapshot"));
-        }
-        nodes.extend(self.nodes.iter().map(Entry::Drafted));
-        sort(&mut nodes)?;
+        let (nodes, used) = self.entries(kept)?;
         let mut manifests = self.manifests.clone();
         manifests.sort_by_key(|info| info.id);
         manifests.dedup_by_key(|info| info.id);
@@ -178,28 +154,9 @@ impl SnapshotDraft {
         let kept_bytes = kept.filter(|_| tail.is_none()).map_or(0, |kept| kept.snapshot.size());
         // Growing copies what is there.
         let mut b = Builder::with_capacity(kept_bytes + nodes.len() * size_of::<u32>() + ROOM_TO_GROW);
-        let mut listed = Vec::new();
-        let nodes = match &tail {
-            None => tables(&mut b, nodes, |b, node| match node {
-                Entry::Drafted(node) => write_node(b, self.version, node),
-                Entry::Kept(_, node) => write_kept(b, self.version, &node),
-            }),
-            Some(tail) => {
-                for node in nodes {
-                    listed.push(match node {
-                        Entry::Drafted(node) => {
-                            ListedNode::InFront(write_node(&mut b, self.version, node).value() as usize)
-                        }
-                        Entry::Kept(position, node) => {
-                            tail.place(position).map(ListedNode::InTail).ok_or_else(|| {
-                                Error::invalid(format!("node {:?} is not where its snapshot has it", node.path))
-                            })?
-                        }
-                    });
-                }
-                // The offsets follow when the places are known.
-                WIPOffset::new(b.create_vector(&vec![0_u32; listed.len()]).value())
-            }
+        let (nodes, listed) = match &tail {
+            None => (self.write_all(&mut b, nodes), Vec::new()),
+            Some(tail) => self.write_before(tail, &mut b, nodes)?,
         };
         let list = nodes.value() as usize;
         let (old, new) = match self.version {
@@ -234,6 +191,68 @@ impl SnapshotDraft {
             Some(tail) => tail.join(payload, list, &listed),
             None => Ok(payload),
         }
+    }
+
+    /// Returns the nodes of the draft and those that are `kept`, in the order of the file, with the
+    /// manifests that the kept ones use.
+    fn entries<'a>(&'a self, kept: Option<&'a KeptNodes>) -> Result<(Vec<Entry<'a>>, Vec<ObjectId>)> {
+        if let Some(kept) = kept.filter(|kept| kept.snapshot.version() != self.version) {
+            return Err(Error::invalid(format!("nodes of snapshot {} are of another version", kept.snapshot.id())));
+        }
+        let mut nodes = Vec::with_capacity(self.nodes.len() + kept.map_or(0, |kept| kept.positions.len()));
+        // Neighbors share manifests.
+        let mut used: Vec<ObjectId> = Vec::new();
+        for (position, node) in kept.into_iter().flat_map(KeptNodes::nodes) {
+            if !node.is_stored_as(self.version) {
+                return Err(Error::invalid(format!("node {:?} cannot stay as it is stored", node.path)));
+            }
+            if let NodeData::Array(array) = &node.data {
+                for (id, _) in array.places() {
+                    if used.last() != Some(&id) {
+                        used.push(id);
+                    }
+                }
+            }
+            nodes.push(Entry::Kept(position, node));
+        }
+        if kept.is_some_and(|kept| kept.positions.len() != nodes.len()) {
+            return Err(Error::invalid("a node to keep is not in its snapshot"));
+        }
+        nodes.extend(self.nodes.iter().map(Entry::Drafted));
+        sort(&mut nodes)?;
+        Ok((nodes, used))
+    }
+
+    /// Writes all nodes, and their list.
+    fn write_all(&self, b: &mut Builder, nodes: Vec<Entry<'_>>) -> Tables<fb::NodeSnapshot<'static>> {
+        tables(b, nodes, |b, node| match node {
+            Entry::Drafted(node) => write_node(b, self.version, node),
+            Entry::Kept(_, node) => write_kept(b, self.version, &node),
+        })
+    }
+
+    /// Writes the nodes that `tail` does not have, and a list of the right length: its offsets
+    /// follow when the places, which are returned, are known.
+    fn write_before(
+        &self,
+        tail: &Tail<'_>,
+        b: &mut Builder,
+        nodes: Vec<Entry<'_>>,
+    ) -> Result<(Tables<fb::NodeSnapshot<'static>>, Vec<ListedNode>)> {
+        let mut listed = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            listed.push(match node {
+                Entry::Drafted(node) => ListedNode::InFront(write_node(b, self.version, node).value() as usize),
+                Entry::Kept(position, node) => {
+                    let place = tail.place(position).map(ListedNode::InTail);
+                    place.ok_or_else(|| {
+                        Error::invalid(format!("node {:?} is not where its snapshot has it", node.path))
+                    })?
+                }
+            });
+        }
+        let list = WIPOffset::new(b.create_vector(&vec![0_u32; listed.len()]).value());
+        Ok((list, listed))
     }
 
     /// Fails if the list of manifests is not exactly what the nodes refer to: the reference

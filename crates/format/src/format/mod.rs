@@ -31,6 +31,7 @@ mod frame;
     unused,
     unused_extern_crates,
     clippy::all,
+    clippy::too_many_lines,
     clippy::undocumented_unsafe_blocks,
     clippy::unwrap_used,
     reason = "made by flatc; see schemas/generate"

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Session;
+use super::changes::DetectedChanges;
 use super::commit::refuse_open;
 use super::identity;
 use super::invalidation::{base_invalidations, invalidations_between};
@@ -84,6 +85,36 @@ impl Session {
         refreshed
     }
 
+    /// Compares the changes `detected` on top of `base` with the commits since. Returns none if
+    /// there is none.
+    ///
+    /// Errors: [`ErrorKind::Stale`] if they cannot be carried over.
+    async fn compared_with_tip(&self, base: &Base, detected: &DetectedChanges) -> Result<Option<Comparison>> {
+        let branch = &self.working.upper().origin().branch;
+        let settlements = self.settlements(detected);
+        let compared = self.engine.check(base.tree.snapshot(), branch, &detected.changes, &settlements).await;
+        let compared = match compared {
+            // Without changes there is nothing that the commits of another history could conflict
+            // with: the mount follows the branch to wherever it was reset.
+            Err(error) if error.kind() == ErrorKind::Stale && detected.changes.is_empty() => {
+                Some(self.elsewhere(branch, error).await?)
+            }
+            compared => compared?,
+        };
+        let Some(compared) = compared else { return Ok(None) };
+        if !compared.conflicts.is_empty() {
+            let error = refusal(&compared.conflicts, "nothing was changed", &self.mountpoint());
+            self.conflicts.found(compared.conflicts);
+            return Err(error);
+        }
+        if !compared.giving_way.is_empty() {
+            let message = "some chunks are to give way to those of concurrent commits, which a commit does: commit, or discard them; \
+                           nothing was changed";
+            return Err(Error::new(ErrorKind::Stale, message));
+        }
+        Ok(Some(compared))
+    }
+
     async fn refresh_online(&self) -> Result<String> {
         self.resolve_pending().await?;
         let stages = Stages::begin("waiting for open files");
@@ -99,29 +130,9 @@ impl Session {
             let branch = self.working.upper().origin().branch.clone();
             let repository = self.repository().await?;
             self.refuse_landed(&repository, &base, detected.changes.is_empty()).await?;
-            let settlements = self.settlements(&detected);
-            let compared = self.engine.check(base.tree.snapshot(), &branch, &detected.changes, &settlements).await;
-            let compared = match compared {
-                // Without changes there is nothing that the commits of another history could
-                // conflict with: the mount follows the branch to wherever it was reset.
-                Err(error) if error.kind() == ErrorKind::Stale && detected.changes.is_empty() => {
-                    Some(self.elsewhere(&branch, error).await?)
-                }
-                compared => compared?,
-            };
-            let Some(compared) = compared else {
+            let Some(compared) = self.compared_with_tip(&base, &detected).await? else {
                 return Ok(format!("{branch} has no newer commit than {}", base.id()));
             };
-            if !compared.conflicts.is_empty() {
-                let error = refusal(&compared.conflicts, "nothing was changed", &self.mountpoint());
-                self.conflicts.found(compared.conflicts);
-                return Err(error);
-            }
-            if !compared.giving_way.is_empty() {
-                let message = "some chunks are to give way to those of concurrent commits, which a commit does: commit, or discard them; \
-                               nothing was changed";
-                return Err(Error::new(ErrorKind::Stale, message));
-            }
             let mut detected = if self
                 .working
                 .moves()

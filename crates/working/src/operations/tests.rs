@@ -95,6 +95,13 @@ async fn two_mounts(seed: u64, steps: usize) {
             }
         }
     }
+    finish(mounts, open).await;
+    // The repository has what the mounts have shown.
+    Mount::new(&lab, "third", &branch).await.check_all().await;
+}
+
+/// Commits what both mounts have, and closes what is open.
+async fn finish(mut mounts: Vec<Mount>, open: [Vec<Opened>; 2]) {
     for (mount, mut handles) in mounts.iter_mut().zip(open) {
         for opened in &handles {
             mount.check(opened).await;
@@ -109,8 +116,6 @@ async fn two_mounts(seed: u64, steps: usize) {
         mount.kernel.evict();
         mount.check_all().await;
     }
-    // The repository has what the mounts have shown.
-    Mount::new(&lab, "third", &branch).await.check_all().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

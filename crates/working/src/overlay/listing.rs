@@ -9,9 +9,10 @@
 
 use std::sync::Arc;
 
-use super::Ino;
 use super::attributes::Attributes;
+use super::kernel_view::Moment;
 use super::namespace::Namespace;
+use super::{Base, Ino};
 use crate::scratch::record::{EntryId, Name, ROOT, Source};
 use icechunkfs_base::error::Result;
 use icechunkfs_tree::tree;
@@ -43,6 +44,34 @@ impl Listings {
     pub(super) fn is_any_in_progress(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
+}
+
+/// Part of a listing that comes from one base.
+struct OfBase {
+    base: Arc<Base>,
+    /// True if programs have files open.
+    has_open: bool,
+    /// State of the tree that is listed.
+    moment: Moment,
+    /// Upper bound for the entries that may be shown.
+    limit: u64,
+    /// Offset from which the program wants entries. The base loads manifests ahead for a listing
+    /// that begins at 0.
+    from: u64,
+    /// Offset of the last entry that the program took.
+    taken: u64,
+    end: End,
+}
+
+/// Reason why a part of a listing ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Nothing is left.
+    Done,
+    /// The program takes no more.
+    Full,
+    /// The tree moved.
+    Moved,
 }
 
 /// Entry of a listing.
@@ -102,9 +131,6 @@ impl Namespace {
         sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
     ) -> Result<Option<u64>> {
         let moment = self.upper.moment();
-        // Lengths of the one base must not come with names of the other.
-        let mut taken = offset;
-        let mut has_moved = false;
         let (base, has_open, upper) = {
             let locked = self.upper.lock();
             let upper = locked.state.by_number(number).and_then(|id| {
@@ -115,71 +141,85 @@ impl Namespace {
             });
             (Arc::clone(&locked.base), !locked.open_files.is_empty(), upper)
         };
-        // Attributes of an entry of the base, and whether its size is known. The kernel may have
-        // those of another file by this number, which a program has open; to look up the name is
-        // refused then.
-        let of_base = |entry: &Entry<'_>| {
-            let other = if has_open { self.upper.lock().other_file(entry.attributes.inode) } else { None };
-            match other.and_then(|id| self.upper.listed_attributes_now(id)) {
-                Some((attributes, _)) => (attributes, false),
-                None => (base.attributes(entry.attributes), entry.is_sized),
-            }
-        };
+        let mut part = OfBase { base, has_open, moment, limit, from: offset, taken: offset, end: End::Done };
         let Some((id, lower, own, parent)) = upper else {
-            let mut forward = |entry: Entry<'_>| {
-                let (attributes, is_sized) = of_base(&entry);
-                has_moved = self.upper.moment() != moment;
-                let is_taken = !has_moved
-                    && sink(Listed { is_sized, ..Listed::new(entry.name.as_bytes(), attributes, entry.offset) });
-                taken = if is_taken { entry.offset } else { taken };
-                is_taken
-            };
-            base.tree.list(number, offset, extent, &mut forward).await?;
-            return Ok(has_moved.then_some(taken));
+            self.list_base(&mut part, number, extent, None, sink).await?;
+            return Ok((part.end == End::Moved).then_some(part.taken));
         };
         for (at, name, number) in [(DOT, ".", own), (DOT_DOT, "..", parent)] {
             let lower = tree::Attributes { inode: number, kind: tree::Kind::Directory, size: 0 };
-            let attributes = base.attributes(lower);
+            let attributes = part.base.attributes(lower);
             if at > offset && !sink(Listed::new(name.as_bytes(), attributes, at)) {
                 return Ok(None);
             }
-            taken = taken.max(at);
+            part.taken = part.taken.max(at);
         }
         if let Some(place) = lower.filter(|_| offset < UPPER_OFFSET) {
-            let mut full = false;
-            let mut forward = |entry: Entry<'_>| {
-                if entry.offset <= DOT_DOT {
-                    return true;
-                }
-                let name = Name::new(entry.name.as_bytes());
-                let own = self.upper.lock().state.get(id).and_then(|inode| inode.directory()?.get(&name));
-                let found = match own {
-                    None => Some(of_base(&entry)),
-                    // Replaced since the listing began: not among the entries that follow, which
-                    // are older. So is what is listed in place of the base's
-                    // ([`super::node::IN_PLACE`]).
-                    Some(own) if own.order >= limit => own.id.and_then(|id| self.listed_in_place(id, &entry)),
-                    Some(_) => None,
-                };
-                has_moved = self.upper.moment() != moment;
-                if has_moved {
-                    return false;
-                }
-                let Some((attributes, is_sized)) = found else { return true };
-                full = !sink(Listed { is_sized, ..Listed::new(entry.name.as_bytes(), attributes, entry.offset) });
-                taken = if full { taken } else { entry.offset };
-                !full
-            };
-            base.tree.list(base.tree.table().inode(&place), offset, extent, &mut forward).await?;
-            if has_moved {
-                return Ok(Some(taken));
-            }
+            let number = part.base.tree.table().inode(&place);
+            self.list_base(&mut part, number, extent, Some(id), sink).await?;
             // Omitted chunks come in the next part, before the entries that follow here.
-            if full || extent == Extent::BeforeChunks {
-                return Ok(None);
+            match part.end {
+                End::Moved => return Ok(Some(part.taken)),
+                End::Done if extent != Extent::BeforeChunks => {}
+                End::Done | End::Full => return Ok(None),
             }
         }
         self.list_own(id, offset, limit, sink).await.map(|()| None)
+    }
+
+    /// Lists directory `number` of the base, without the entries that directory `upper` has
+    /// instead.
+    async fn list_base(
+        &self,
+        part: &mut OfBase,
+        number: Ino,
+        extent: Extent,
+        upper: Option<EntryId>,
+        sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
+    ) -> Result<()> {
+        let base = Arc::clone(&part.base);
+        let from = part.from;
+        let mut forward = |entry: Entry<'_>| {
+            if upper.is_some() && entry.offset <= DOT_DOT {
+                return true;
+            }
+            let found = self.found_in_base(part, upper, &entry);
+            // Lengths of the one base must not come with names of the other.
+            if self.upper.moment() != part.moment {
+                part.end = End::Moved;
+                return false;
+            }
+            let Some((attributes, is_sized)) = found else { return true };
+            if !sink(Listed { is_sized, ..Listed::new(entry.name.as_bytes(), attributes, entry.offset) }) {
+                part.end = End::Full;
+                return false;
+            }
+            part.taken = entry.offset;
+            true
+        };
+        base.tree.list(number, from, extent, &mut forward).await
+    }
+
+    /// Returns the attributes of an entry of the base, and whether its size is known; none if
+    /// directory `upper` has another entry by its name.
+    fn found_in_base(&self, part: &OfBase, upper: Option<EntryId>, entry: &Entry<'_>) -> Option<(Attributes, bool)> {
+        let own = upper.and_then(|id| {
+            let name = Name::new(entry.name.as_bytes());
+            let locked = self.upper.lock();
+            locked.state.get(id).and_then(|inode| inode.directory()?.get(&name))
+        });
+        if let Some(own) = own {
+            // Replaced since the listing began: not among the entries that follow, which are older.
+            // So is what is listed in place of the base's ([`super::node::IN_PLACE`]).
+            return own.id.filter(|_| own.order >= part.limit).and_then(|id| self.listed_in_place(id, entry));
+        }
+        // The kernel may have the attributes of another file by this number, which a program has
+        // open; to look up the name is refused then.
+        let other = if part.has_open { self.upper.lock().other_file(entry.attributes.inode) } else { None };
+        Some(match other.and_then(|id| self.upper.listed_attributes_now(id)) {
+            Some((attributes, _)) => (attributes, false),
+            None => (part.base.attributes(entry.attributes), entry.is_sized),
+        })
     }
 
     /// Lists the entries of directory `id` that are not in the places of the base's.

@@ -265,16 +265,7 @@ impl State {
                 self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?.meta = meta;
                 Ok(())
             }
-            Record::SetSource { id, source, at } => {
-                self.count_data(&source)?;
-                let inode = self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?;
-                let Body::File(old) = &mut inode.body else {
-                    return Err(Error::corrupt(format!("{id} has no bytes")));
-                };
-                *old = source;
-                (inode.meta.mtime, inode.meta.ctime) = (at, at);
-                Ok(())
-            }
+            Record::SetSource { id, source, at } => self.set_source(id, source, at),
             Record::Sparse { data, from, missing } => {
                 // The number must not be reused, even if no inode ever got the data file.
                 self.count_data(&Source::Data(data))?;
@@ -302,6 +293,18 @@ impl State {
                 Ok(())
             }
         }
+    }
+
+    fn set_source(&mut self, id: EntryId, source: Source, at: Time) -> Result<()> {
+        self.count_data(&source)?;
+        let inode = self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?;
+        let Body::File(old) = &mut inode.body else {
+            return Err(Error::corrupt(format!("{id} has no bytes")));
+        };
+        *old = source;
+        inode.meta.mtime = at;
+        inode.meta.ctime = at;
+        Ok(())
     }
 
     fn free_name(&self, parent: EntryId, name: &Name) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 use super::attribute_values::{self, Converted, MAX_CLASSIC_TEXT, OfArray, Purpose, is_int32};
 use super::data_type::{ElementType, Shown};
@@ -47,6 +47,28 @@ const OF_RANGES: [&str; 6] = ["valid_min", "valid_max", "valid_range", "actual_r
 /// Attribute that gives integers a sign, or takes it from them.
 pub(super) const UNSIGNED: &str = "_Unsigned";
 
+/// Returns the name that attribute `key` gets, or why it cannot be in the file, beside the others
+/// of its node and those whose `names` are taken.
+fn name_in_file(
+    key: &str,
+    json: &Json,
+    others: &Map<String, Json>,
+    names: &HashSet<String>,
+) -> Result<String, &'static str> {
+    let name = names::allowed(key).ok_or("the name is too long or empty")?;
+    if is_reserved(key) || is_reserved(&name) {
+        return Err("the name is reserved for the format");
+    }
+    if name.starts_with(QUANTIZE_PREFIX) && !is_int32(json) {
+        return Err("programs refuse the file if it is not one integer of 32 bits");
+    }
+    // A renamed attribute must not take the name of another one.
+    if names.contains(&name) || (name != key && others.contains_key(&name)) {
+        return Err("another attribute has its name");
+    }
+    Ok(name)
+}
+
 /// Converts attributes of the node at `path`, an array of `element` or a group. What is left out or
 /// renamed is added to `findings`. `classic` is true for types that classic programs have.
 pub(super) fn convert(
@@ -74,23 +96,13 @@ pub(super) fn convert(
         if key == "_ARRAY_DIMENSIONS" {
             continue;
         }
-        let Some(name) = names::allowed(key) else {
-            found("left out", "the name is too long or empty");
-            continue;
+        let name = match name_in_file(key, json, &attributes.values, &names) {
+            Ok(name) => name,
+            Err(reason) => {
+                found("left out", reason);
+                continue;
+            }
         };
-        if is_reserved(key) || is_reserved(&name) {
-            found("left out", "the name is reserved for the format");
-            continue;
-        }
-        if name.starts_with(QUANTIZE_PREFIX) && !is_int32(json) {
-            found("left out", "programs refuse the file if it is not one integer of 32 bits");
-            continue;
-        }
-        // A renamed attribute must not take the name of another one.
-        if names.contains(&name) || (name != *key && attributes.values.contains_key(&name)) {
-            found("left out", "another attribute has its name");
-            continue;
-        }
         if converted.len() >= MAX_ATTRIBUTES {
             found("left out", "a node has at most 65,000 attributes");
             continue;

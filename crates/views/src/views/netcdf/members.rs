@@ -75,89 +75,19 @@ impl Members {
         findings: &mut Vec<Finding>,
     ) -> Result<Self> {
         let root = FileGroup { node: root, name: String::new(), parent: 0, depth: 0 };
-        let mut members = Members { groups: vec![root], list: Vec::new() };
+        let members = Members { groups: vec![root], list: Vec::new() };
+        let mut collection = Collection { tree, file, nested, classic, members, findings };
         let mut group = 0;
-        while let Some((node, depth)) = members.groups.get(group).map(|it| (it.node, it.depth)) {
+        while let Some((node, depth)) = collection.members.groups.get(group).map(|it| (it.node, it.depth)) {
+            let parent = Parent { group, node, depth };
             let mut taken = HashSet::new();
             let own = (node == 0 && tree.table().array(0).is_some()).then_some(0);
             for child in own.into_iter().chain(tree.table().children(node).iter().copied()) {
-                let is_array = tree.table().array(child).is_some();
-                if !is_array && !nested {
-                    continue;
-                }
-                if nested && child != node && is_array {
-                    // A variable and a group cannot have one name.
-                    for &below in tree.table().children(child) {
-                        findings.push(Finding {
-                            path: format!("/{}", tree.table().path(below)),
-                            deed: "left out".to_owned(),
-                            reason: BELOW_ARRAY.to_owned(),
-                        });
-                    }
-                }
-                let path = format!("/{}", tree.table().path(child));
-                let mut found = |deed: String, reason: &str| {
-                    findings.push(Finding { path: path.clone(), deed, reason: reason.to_owned() });
-                };
-                let stored = if child == node {
-                    file.trim_start_matches('/').trim_end_matches(".nc")
-                } else {
-                    tree.table().name(child)
-                };
-                let Some(name) = names::allowed_member(stored) else {
-                    found("left out".to_owned(), LONG_NAME);
-                    continue;
-                };
-                if !is_array && depth >= MAX_DEPTH {
-                    found("left out".to_owned(), "groups are nested more than 64 deep");
-                    continue;
-                }
-                let mut notes = Vec::new();
-                let variable = if is_array {
-                    match parse(tree, child, classic, &mut notes).await {
-                        Ok(variable) => Some(variable),
-                        Err(Obstacle::OfArray(reason)) => {
-                            found("left out".to_owned(), &shortened(&reason));
-                            continue;
-                        }
-                        Err(Obstacle::OfAccess(error)) => return Err(error).context(|| path),
-                    }
-                } else {
-                    None
-                };
-                // A renamed member must not take the name of another one.
-                let is_shown = |other: &NodeIndex| nested || tree.table().array(*other).is_some();
-                let has_owner = || tree.table().child(node, &name).filter(is_shown).is_some();
-                if (name != stored && has_owner()) || !taken.insert(name.clone()) {
-                    found("left out".to_owned(), "another member of its group has its name");
-                    continue;
-                }
-                if name != stored {
-                    found(format!("renamed to {name}"), "programs do not accept the name");
-                }
-                let stored_name = stored.to_owned();
-                let Some((variable, stored)) = variable else {
-                    members.groups.push(FileGroup { node: child, name, parent: group, depth: depth + 1 });
-                    continue;
-                };
-                notes.extend(change(&variable));
-                for Note { deed, reason } in notes {
-                    found(deed.to_owned(), &shortened(&reason));
-                }
-                let others = findings.len();
-                let mut attributes = attributes::convert(&stored, Some(&variable.element), classic, &path, findings);
-                report::cut_findings(findings, others, &path);
-                for name in own_attributes::add(&variable, &mut attributes) {
-                    findings.push(Finding {
-                        path: format!("{path}@{name}"),
-                        deed: "left out".to_owned(),
-                        reason: "programs would read other values: the data type says what they mean".to_owned(),
-                    });
-                }
-                members.list.push(Member { group, name, stored_name, path, variable, attributes });
+                collection.add(parent, child, &mut taken).await?;
             }
             group += 1;
         }
+        let mut members = collection.members;
         own_attributes::add_marks(tree, &mut members.list).await?;
         // Coordinate variables name their dimensions first, so that these keep the plain names.
         members.list.sort_by_cached_key(|member| {
@@ -165,6 +95,108 @@ impl Members {
             (member.group, !(is_own && member.variable.shape.len() == 1), !is_own)
         });
         Ok(members)
+    }
+}
+
+/// Members of a file that are being collected.
+struct Collection<'a> {
+    tree: &'a Arc<Tree>,
+    file: &'a str,
+    nested: bool,
+    classic: bool,
+    members: Members,
+    findings: &'a mut Vec<Finding>,
+}
+
+/// Group whose children are being collected.
+#[derive(Clone, Copy)]
+struct Parent {
+    group: usize,
+    node: NodeIndex,
+    depth: usize,
+}
+
+impl Collection<'_> {
+    fn found(&mut self, path: &str, deed: impl Into<String>, reason: &str) {
+        self.findings.push(Finding { path: path.to_owned(), deed: deed.into(), reason: reason.to_owned() });
+    }
+
+    /// Adds `child` of a group, in which the names `taken` are. Fails if an array cannot be looked
+    /// into now.
+    async fn add(&mut self, parent: Parent, child: NodeIndex, taken: &mut HashSet<String>) -> Result<()> {
+        let table = self.tree.table();
+        let is_array = table.array(child).is_some();
+        if !is_array && !self.nested {
+            return Ok(());
+        }
+        if self.nested && child != parent.node && is_array {
+            // A variable and a group cannot have one name.
+            for &below in table.children(child) {
+                self.found(&format!("/{}", table.path(below)), "left out", BELOW_ARRAY);
+            }
+        }
+        let path = format!("/{}", table.path(child));
+        let stored = if child == parent.node {
+            self.file.trim_start_matches('/').trim_end_matches(".nc")
+        } else {
+            table.name(child)
+        };
+        let Some(name) = names::allowed_member(stored) else {
+            self.found(&path, "left out", LONG_NAME);
+            return Ok(());
+        };
+        if !is_array && parent.depth >= MAX_DEPTH {
+            self.found(&path, "left out", "groups are nested more than 64 deep");
+            return Ok(());
+        }
+        let mut notes = Vec::new();
+        let parsed = if is_array {
+            match parse(self.tree, child, self.classic, &mut notes).await {
+                Ok(parsed) => Some(parsed),
+                Err(Obstacle::OfArray(reason)) => {
+                    self.found(&path, "left out", &shortened(&reason));
+                    return Ok(());
+                }
+                Err(Obstacle::OfAccess(error)) => return Err(error).context(|| path),
+            }
+        } else {
+            None
+        };
+        // A renamed member must not take the name of another one.
+        let is_shown = |other: &NodeIndex| self.nested || table.array(*other).is_some();
+        let has_owner = || table.child(parent.node, &name).filter(is_shown).is_some();
+        if (name != stored && has_owner()) || !taken.insert(name.clone()) {
+            self.found(&path, "left out", "another member of its group has its name");
+            return Ok(());
+        }
+        if name != stored {
+            self.found(&path, format!("renamed to {name}"), "programs do not accept the name");
+        }
+        let Some((variable, attributes)) = parsed else {
+            let group = FileGroup { node: child, name, parent: parent.group, depth: parent.depth + 1 };
+            self.members.groups.push(group);
+            return Ok(());
+        };
+        notes.extend(change(&variable));
+        for Note { deed, reason } in notes {
+            self.found(&path, deed, &shortened(&reason));
+        }
+        let attributes = self.attributes(&path, &variable, &attributes);
+        let stored_name = stored.to_owned();
+        self.members.list.push(Member { group: parent.group, name, stored_name, path, variable, attributes });
+        Ok(())
+    }
+
+    /// Converts the attributes of the array at `path`, and adds those that its type needs.
+    fn attributes(&mut self, path: &str, variable: &Variable, stored: &StoredAttributes) -> Vec<Attribute> {
+        let others = self.findings.len();
+        let mut attributes = attributes::convert(stored, Some(&variable.element), self.classic, path, self.findings);
+        report::cut_findings(self.findings, others, path);
+        for name in own_attributes::add(variable, &mut attributes) {
+            let reason = "programs would read other values: the data type says what they mean";
+            self.found(&format!("{path}@{name}"), "left out", reason);
+        }
+        attributes
     }
 }
 

@@ -43,6 +43,7 @@ use super::content::FileContents;
 use super::invalidation::Invalidation;
 use super::kernel_view::ChangedNumbers;
 use super::locked::records;
+use super::opens::OpenFiles;
 use super::replace::TreeGuard;
 use super::state::State;
 use super::upper::Upper;
@@ -236,24 +237,8 @@ impl TreeMoves {
             let given_up = &locked.state;
             state.unpublished = given_up.unpublished.iter().chain(&given_up.publishing).cloned().collect();
         }
-        let is_listed = self.upper.listings.is_any_in_progress();
-        for (parent, name, id) in disposable.into_iter().filter(|_| !is_listed) {
-            // Another inode may have got the name since.
-            let entry = state.get(parent).and_then(|parent| parent.directory()?.get(&name));
-            if entry.is_none_or(|entry| entry.id != Some(id)) {
-                continue;
-            }
-            let is_known = state.get(id).is_some_and(|inode| {
-                let has_entries = inode.directory().is_some_and(|directory| !directory.is_empty());
-                // The number of the base would be that of a file without a name, which programs
-                // have open.
-                let is_taken = inode.lower_number.is_some_and(|number| state.is_nameless(number));
-                has_entries || is_taken || inode.lookup_count > 0 || locked.open_files.contains_key(&inode.number)
-            });
-            if !is_known {
-                state.leave(parent, &name);
-                state.drop_inode(id);
-            }
+        if !self.upper.listings.is_any_in_progress() {
+            drop_unused(&mut state, disposable, &locked.open_files);
         }
         if let Some(id) = state.nameless_shown(&base.tree) {
             let error = Error::new(
@@ -341,6 +326,28 @@ impl Locked {
             backings.extend(open.backing.as_ref().map(|(data, _)| *data));
         }
         backings
+    }
+}
+
+/// Drops those of the `disposable` entries that nobody knows of any more, so that the base is seen.
+fn drop_unused(state: &mut State, disposable: Vec<(EntryId, Name, EntryId)>, open_files: &OpenFiles) {
+    for (parent, name, id) in disposable {
+        // Another inode may have got the name since.
+        let entry = state.get(parent).and_then(|parent| parent.directory()?.get(&name));
+        if entry.is_none_or(|entry| entry.id != Some(id)) {
+            continue;
+        }
+        let is_known = state.get(id).is_some_and(|inode| {
+            let has_entries = inode.directory().is_some_and(|directory| !directory.is_empty());
+            // The number of the base would be that of a file without a name, which programs have
+            // open.
+            let is_taken = inode.lower_number.is_some_and(|number| state.is_nameless(number));
+            has_entries || is_taken || inode.lookup_count > 0 || open_files.contains_key(&inode.number)
+        });
+        if !is_known {
+            state.leave(parent, &name);
+            state.drop_inode(id);
+        }
     }
 }
 

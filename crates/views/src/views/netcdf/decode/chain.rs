@@ -105,6 +105,104 @@ impl Elements<'_> {
     }
 }
 
+/// Chain whose first codecs are known.
+struct Begun {
+    transposes: Vec<Transpose>,
+    arrays: Vec<ArrayCodec>,
+    elements: Option<ElementCodec>,
+    bytes: Vec<BytesCodec>,
+    /// Shape of a chunk behind the transposes.
+    shape: Vec<u64>,
+    /// Elements as the codecs have left them.
+    stored: Item,
+}
+
+impl Begun {
+    fn new(shape: &[u64], item: Item) -> Self {
+        Begun {
+            transposes: Vec::new(),
+            arrays: Vec::new(),
+            elements: None,
+            bytes: Vec::new(),
+            shape: shape.to_vec(),
+            stored: item,
+        }
+    }
+
+    fn add_of_bytes(&mut self, name: &str, configuration: &Value, item: Item) -> Result<(), String> {
+        let codec = BytesCodec::parse(name, configuration, item.size).ok_or_else(|| format!("codec {name}"))?;
+        self.bytes.push(codec);
+        if self.bytes.len() > MAX_BYTES_CODECS {
+            return Err(format!("more than {MAX_BYTES_CODECS} codecs of bytes"));
+        }
+        Ok(())
+    }
+
+    fn add_of_arrays(&mut self, parsed: Parsed) -> Result<(), String> {
+        if let Parsed::Codec(codec) = parsed {
+            self.arrays.push(codec);
+            self.stored = Item { size: codec.stored().size(), number: Some(codec.stored()) };
+        }
+        if self.arrays.len() > MAX_ARRAY_CODECS {
+            return Err(format!("more than {MAX_ARRAY_CODECS} codecs of arrays"));
+        }
+        Ok(())
+    }
+
+    fn add_transpose(&mut self, configuration: &Value) -> Result<(), String> {
+        let transpose = parse_transpose(configuration, self.shape.len()).ok_or("a transpose of no order")?;
+        if !self.arrays.is_empty() && !transpose.is_identity() {
+            return Err("codec transpose behind one that changes elements".to_owned());
+        }
+        self.shape = transpose.stored_shape(&self.shape);
+        self.transposes.push(transpose);
+        if self.transposes.len() > MAX_TRANSPOSES {
+            return Err(format!("more than {MAX_TRANSPOSES} transposes"));
+        }
+        Ok(())
+    }
+
+    /// Parses a codec that makes bytes of elements.
+    fn element_codec(&self, name: &str, configuration: &Value) -> Result<ElementCodec, String> {
+        match name {
+            "bytes" => {
+                let big_endian = match configuration.get("endian").and_then(Value::as_str) {
+                    None | Some("little") => false,
+                    Some("big") => true,
+                    Some(other) => return Err(format!("byte order {other}")),
+                };
+                if big_endian && self.stored.size > 1 && !self.arrays.is_empty() {
+                    return Err("big-endian numbers behind a codec that changes elements".to_owned());
+                }
+                Ok(ElementCodec::Bytes { big_endian })
+            }
+            "numcodecs.pcodec" => {
+                let number = self.stored.number.filter(|number| *number != NumberType::Bool);
+                Ok(ElementCodec::Pcodec(number.ok_or("codec numcodecs.pcodec of no numbers")?))
+            }
+            "vlen-utf8" | "vlen-bytes" | "numcodecs.vlen-utf8" | "numcodecs.vlen-bytes" => Ok(ElementCodec::Variable),
+            _ => Err(format!("codec {name}")),
+        }
+    }
+
+    /// Parses `codec`, which makes shards, as many levels below others as `depth`.
+    fn shard(&self, codec: &Value, item: Item, depth: usize) -> Result<ElementCodec, String> {
+        if !self.arrays.is_empty() {
+            return Err("shards behind a codec that changes elements".to_owned());
+        }
+        let document = serde_json::json!({
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": self.shape}},
+            "codecs": [codec],
+        });
+        let layout = ShardLayout::parse(document.to_string().as_bytes(), &mut Meter::brief("the codecs of a shard"))
+            .map_err(|e| e.to_string())?;
+        let layout = Box::new(layout.ok_or("a shard of unknown structure")?);
+        let inner = codec.pointer("/configuration/codecs").unwrap_or(&Value::Null);
+        let inner = Box::new(Chain::parse_at(inner, &layout.inner_shape, item, depth + 1)?);
+        Ok(ElementCodec::Shard { layout, inner })
+    }
+}
+
 impl Chain {
     /// Parses member `codecs` of a `zarr.json` for chunks of `shape` with elements that are `item`.
     /// Fails with the reason if this program lacks a codec.
@@ -117,83 +215,23 @@ impl Chain {
             return Err(format!("shards within shards, more than {MAX_DEPTH} deep"));
         }
         let codecs = codecs.as_array().ok_or("codecs are not a list")?;
-        let mut transposes = Vec::new();
-        let mut arrays = Vec::new();
-        let mut elements = None;
-        let mut bytes = Vec::new();
-        let mut shape = shape.to_vec();
-        // What the codecs before have made of the elements.
-        let mut stored = item;
+        let mut begun = Begun::new(shape, item);
         for codec in codecs {
             let name = codec.as_str().or_else(|| codec.get("name")?.as_str()).ok_or("a codec without a name")?;
             let configuration = codec.get("configuration").unwrap_or(&Value::Null);
-            if elements.is_some() {
-                let codec = BytesCodec::parse(name, configuration, item.size).ok_or_else(|| format!("codec {name}"))?;
-                bytes.push(codec);
-                if bytes.len() > MAX_BYTES_CODECS {
-                    return Err(format!("more than {MAX_BYTES_CODECS} codecs of bytes"));
-                }
-                continue;
-            }
-            if let Some(parsed) = ArrayCodec::parse(name, configuration, stored.number) {
-                if let Parsed::Codec(codec) = parsed? {
-                    arrays.push(codec);
-                    stored = Item { size: codec.stored().size(), number: Some(codec.stored()) };
-                }
-                if arrays.len() > MAX_ARRAY_CODECS {
-                    return Err(format!("more than {MAX_ARRAY_CODECS} codecs of arrays"));
-                }
-                continue;
-            }
-            match name {
-                "transpose" => {
-                    let transpose = parse_transpose(configuration, shape.len()).ok_or("a transpose of no order")?;
-                    if !arrays.is_empty() && !transpose.is_identity() {
-                        return Err("codec transpose behind one that changes elements".to_owned());
-                    }
-                    shape = transpose.stored_shape(&shape);
-                    transposes.push(transpose);
-                    if transposes.len() > MAX_TRANSPOSES {
-                        return Err(format!("more than {MAX_TRANSPOSES} transposes"));
-                    }
-                }
-                "bytes" => {
-                    let big_endian = match configuration.get("endian").and_then(Value::as_str) {
-                        None | Some("little") => false,
-                        Some("big") => true,
-                        Some(other) => return Err(format!("byte order {other}")),
-                    };
-                    if big_endian && stored.size > 1 && !arrays.is_empty() {
-                        return Err("big-endian numbers behind a codec that changes elements".to_owned());
-                    }
-                    elements = Some(ElementCodec::Bytes { big_endian });
-                }
-                "numcodecs.pcodec" => {
-                    let number = stored.number.filter(|number| *number != NumberType::Bool);
-                    elements = Some(ElementCodec::Pcodec(number.ok_or("codec numcodecs.pcodec of no numbers")?));
-                }
-                "vlen-utf8" | "vlen-bytes" | "numcodecs.vlen-utf8" | "numcodecs.vlen-bytes" => {
-                    elements = Some(ElementCodec::Variable);
-                }
-                "sharding_indexed" => {
-                    if !arrays.is_empty() {
-                        return Err("shards behind a codec that changes elements".to_owned());
-                    }
-                    let document = serde_json::json!({
-                        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shape}},
-                        "codecs": [codec],
-                    });
-                    let layout =
-                        ShardLayout::parse(document.to_string().as_bytes(), &mut Meter::brief("the codecs of a shard"))
-                            .map_err(|e| e.to_string())?;
-                    let layout = Box::new(layout.ok_or("a shard of unknown structure")?);
-                    let inner = configuration.get("codecs").unwrap_or(&Value::Null);
-                    let inner = Box::new(Self::parse_at(inner, &layout.inner_shape, item, depth + 1)?);
-                    elements = Some(ElementCodec::Shard { layout, inner });
-                }
-                _ => return Err(format!("codec {name}")),
+            if begun.elements.is_some() {
+                begun.add_of_bytes(name, configuration, item)?;
+            } else if let Some(parsed) = ArrayCodec::parse(name, configuration, begun.stored.number) {
+                begun.add_of_arrays(parsed?)?;
+            } else if name == "transpose" {
+                begun.add_transpose(configuration)?;
+            } else if name == "sharding_indexed" {
+                begun.elements = Some(begun.shard(codec, item, depth)?);
+            } else {
+                begun.elements = Some(begun.element_codec(name, configuration)?);
             }
         }
+        let Begun { transposes, arrays, elements, bytes, .. } = begun;
         let elements = elements.ok_or("no codec makes bytes of the elements")?;
         Ok(Chain { transposes, arrays, elements, bytes })
     }
