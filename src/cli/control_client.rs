@@ -80,8 +80,9 @@ pub(crate) struct CommitArgs {
     amend: bool,
     /// Print {"snapshot", "rebased_over", "nodes", "chunks", "unchanged", "untracked", "ungrouped",
     /// "warnings": [{"path", "why"}]}; snapshot is null if there was nothing to commit.
-    /// "unchanged", the number of chunks that were left out, is only there if it is not 0, and
-    /// "detached" only with --detach. After a conflict {"error", "conflicts"}.
+    /// "unchanged", the number of chunks that were left out, and "deleted", that of deleted groups
+    /// and arrays, are only there if they are not 0, "is_empty" if nothing is left on the branch,
+    /// and "detached" with --detach. After a conflict {"error", "conflicts"}.
     #[arg(long)]
     json: bool,
     /// Write the progress to this descriptor, a JSON object a line, for the Python package.

@@ -14,7 +14,7 @@ use icechunkfs_base::printable;
 use icechunkfs_base::size;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::commit::conflicts::Conflict;
-use icechunkfs_repo::merge::revert::{self, RevertOptions, RevertPlan};
+use icechunkfs_repo::merge::revert::{self, RevertOptions, RevertPlan, next_step};
 use icechunkfs_working::operations::request::Command;
 
 #[derive(Debug, Args)]
@@ -87,19 +87,20 @@ fn on_branch(arguments: &RevertArgs) -> Result<()> {
             if arguments.json {
                 print_json(&report)?;
             }
-            return Err(Error::multi_line(ErrorKind::Stale, &refusal(&plan.conflicts)));
+            return Err(Error::multi_line(
+                ErrorKind::Stale,
+                &refusal(storage.location(), &options.branch, &plan.conflicts),
+            ));
         }
         print_result(arguments.json, &report, || describe(&plan, &options.branch, snapshot))
     })
 }
 
-fn refusal(conflicts: &[Conflict]) -> String {
-    let text = format!(
-        "later commits changed the same things ({}): nothing was taken back. --on-conflict takes one side's \
-         chunks and members of zarr.json; otherwise take the later commits back, too\n",
-        size::counted(conflicts.len() as u64, "conflict")
-    );
-    text + &listed_conflicts(conflicts)
+fn refusal(place: &str, branch: &str, conflicts: &[Conflict]) -> String {
+    let count = size::counted(conflicts.len() as u64, "conflict");
+    let next = next_step(place, branch, conflicts);
+    format!("later commits changed the same things ({count}): nothing was taken back. {next}\n")
+        + &listed_conflicts(conflicts)
 }
 
 fn report(plan: &RevertPlan, branch: &str, snapshot: Option<ObjectId>) -> Value {

@@ -142,6 +142,7 @@ impl WorkingAdapter {
     }
 
     fn create_node(&self, operation: &'static str, parent: Face, of: &OsStr, new: CreateAttrs, reply: ReplyEntry) {
+        self.faces.note_creation(parent, of);
         self.serve_name(operation, parent, of, reply, move |faces, parent, name| async move {
             faces.working.namespace().create(parent, name, new, false).await.map(|created| faces.timed(&created))
         });
@@ -310,6 +311,7 @@ impl Requests for WorkingAdapter {
     }
 
     fn create(&self, caller: Caller, parent: Face, of: &OsStr, mode: u32, flags: i32, reply: ReplyCreate) {
+        self.faces.note_creation(parent, of);
         let target = self.faces.tree_name(parent, of);
         let new = create_attrs(caller, mode & 0o7777 | libc::S_IFREG);
         let call = Call::of_name("create", parent, of);

@@ -185,6 +185,15 @@ impl WorkingFaces {
         }
     }
 
+    /// Records that a program makes a control file that does not exist: what it is told is only that
+    /// this is not permitted.
+    pub(super) fn note_creation(&self, parent: Face, of: &OsStr) {
+        let is_control = matches!(parent, Face::Control(file) if file.number() == DIRECTORY);
+        if let Some(error) = control::no_such_file(of.as_bytes()).filter(|_| is_control) {
+            self.control.errors().record("create", &error);
+        }
+    }
+
     /// Returns an extended attribute of `face`.
     pub(super) async fn xattr(&self, xattr: Xattr, face: Face) -> Result<Option<String>> {
         let base = |number| Some((Arc::clone(&self.working.upper().base().tree), number, None));

@@ -119,6 +119,9 @@ pub struct Conflict {
     pub other: ObjectId,
     /// Beginning of the message of the concurrent commit.
     pub message: String,
+    /// True if both sides created a group there: what is below need not be in conflict.
+    #[serde(skip)]
+    pub is_of_groups: bool,
 }
 
 /// Returns true if all conflicts are about chunks that both sides changed.
@@ -316,7 +319,8 @@ impl ConflictSet<'_> {
         let conflict = self.conflicts.entry((path.to_owned(), kind, at)).or_insert_with(|| {
             let path = path.to_owned();
             let message = commit.message.clone();
-            Conflict { kind, path, coords: Vec::new(), members: Vec::new(), other: commit.id, message }
+            let other = commit.id;
+            Conflict { kind, path, coords: Vec::new(), members: Vec::new(), other, message, is_of_groups: false }
         });
         conflict.coords.extend(coords);
     }
@@ -328,6 +332,16 @@ impl ConflictSet<'_> {
         let at = at.min(self.commits.len().saturating_sub(1));
         if let Some(conflict) = self.conflicts.get_mut(&(path.to_owned(), kind, at)) {
             conflict.members = members;
+        }
+    }
+
+    /// Adds a conflict about a node that both created at `path`.
+    fn add_created_by_both(&mut self, path: &str, is_of_groups: bool, at: usize) {
+        let kind = ConflictKind::NewNodeConflictsWithExistingNode;
+        self.add(kind, path, Vec::new(), at);
+        let at = at.min(self.commits.len().saturating_sub(1));
+        if let Some(conflict) = self.conflicts.get_mut(&(path.to_owned(), kind, at)) {
+            conflict.is_of_groups = is_of_groups;
         }
     }
 
@@ -616,9 +630,13 @@ fn path_conflicts(
     let removed_paths = changes.removed_paths();
     let last = usize::MAX;
     let by = |id: &NodeId| theirs.created.get(id).or(theirs.moved.get(id)).copied().unwrap_or(last);
-    for path in ours.keys() {
+    for (path, is_array) in &ours {
         if let Some(id) = after.by_path.get(path).filter(|id| !removed_ids.contains(id)) {
-            found.add(ConflictKind::NewNodeConflictsWithExistingNode, path, Vec::new(), by(id));
+            // One that was moved there, or that takes the place of the base's, has more than its
+            // document that is new.
+            let is_new = !before.by_path.contains_key(path) && changes.created.iter().any(|node| node.path == **path);
+            let is_of_groups = is_new && !is_array && after.by_id.get(id).is_some_and(|node| !node.is_array);
+            found.add_created_by_both(path, is_of_groups, by(id));
         }
         for above in ancestors(path) {
             let there = after.by_path.get(above).filter(|id| !removed_ids.contains(id));

@@ -1,18 +1,26 @@
 //! Finds nodes that are in no group: Zarr opens them by their path, but no listing of a group has
 //! them.
 
+use std::collections::HashSet;
+
 use super::changes::ChangeSet;
 use super::moves::groups_after;
 use super::nodes::parent;
 use icechunkfs_format::format::snapshot::Snapshot;
 
 /// Returns the paths of the nodes of `changes`, made for `base`, that will be in no group: those
-/// that it creates or moves, and those whose group it deletes or moves away. Sorted.
-pub fn ungrouped_by(base: &Snapshot, changes: &ChangeSet) -> Vec<String> {
+/// that it creates or moves, and those whose group it deletes or moves away. Sorted. A `newer`
+/// snapshot, over which the changes will be rebased, may have groups that the base lacks.
+pub fn ungrouped_by(base: &Snapshot, newer: Option<&Snapshot>, changes: &ChangeSet) -> Vec<String> {
     if changes.created.is_empty() && changes.moved.is_empty() && changes.deleted.is_empty() {
         return Vec::new();
     }
-    let groups = groups_after(base, changes);
+    let mut groups = groups_after(base, changes);
+    if let Some(newer) = newer {
+        let known: HashSet<&str> = base.nodes().map(|node| node.path).collect();
+        let new = newer.nodes().filter(|node| !node.is_array() && !known.contains(node.path));
+        groups.extend(new.map(|node| node.path.to_owned()));
+    }
     let removed_ids = changes.removed_ids();
     let removed_paths = changes.removed_paths();
     let created = changes.created.iter().map(|node| node.path.as_str());
@@ -50,7 +58,11 @@ mod tests {
             moved: vec![Move { from: "/e".into(), to: "/none/e".into(), node: node_id(4), is_array: false }],
             ..ChangeSet::default()
         };
-        assert_eq!(ungrouped_by(&base, &changes), ["/a/b", "/none/e", "/x/y"]);
-        assert!(ungrouped_by(&base, &ChangeSet::default()).is_empty());
+        assert_eq!(ungrouped_by(&base, None, &changes), ["/a/b", "/none/e", "/x/y"]);
+        assert!(ungrouped_by(&base, None, &ChangeSet::default()).is_empty());
+        // What others have made meanwhile, but not what is deleted here.
+        let newer = [group(0, "/"), group(1, "/a"), group(2, "/a/b"), group(5, "/x")];
+        let newer = Snapshot::decode(&snapshot(id(2), &newer), 1 << 20).unwrap();
+        assert_eq!(ungrouped_by(&base, Some(&newer), &changes), ["/a/b", "/none/e"]);
     }
 }

@@ -141,6 +141,7 @@ impl MergeCommit {
                     members: Vec::new(),
                     other: commit.id,
                     message: commit.title(),
+                    is_of_groups: false,
                 }));
             }
         }

@@ -115,7 +115,15 @@ mod tests {
     fn conflict(kind: ConflictKind, coords: &[u32], member: &str, other: u8) -> Conflict {
         let coords = coords.iter().map(|at| vec![*at]).collect();
         let members = vec![member.to_owned()];
-        Conflict { kind, path: "/a".to_owned(), coords, members, other: commit(other), message: String::new() }
+        Conflict {
+            kind,
+            path: "/a".to_owned(),
+            coords,
+            members,
+            other: commit(other),
+            message: String::new(),
+            is_of_groups: false,
+        }
     }
 
     #[test]

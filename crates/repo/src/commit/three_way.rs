@@ -55,6 +55,7 @@ pub fn reduce(
         members: Vec::new(),
         other: commit.id,
         message: commit.title(),
+        is_of_groups: false,
     }));
     Ok(conflicts)
 }

@@ -12,7 +12,7 @@ use tracing::info;
 use super::sides::{self, Applied};
 use super::{MAX_PLANS, contended};
 use crate::commit::changes::ChangeSet;
-use crate::commit::conflicts::{Conflict, are_logged};
+use crate::commit::conflicts::{Conflict, ConflictKind, are_logged};
 use crate::commit::engine::{CommitOutcome, Engine, OnConflict, Request};
 use crate::commit::progress::CommitProgress;
 use crate::commit::rebase::read_log;
@@ -22,6 +22,7 @@ use crate::repo::refs::RefSpec;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs_base::error::{Context, Error, Result};
 use icechunkfs_base::memory::Metered;
+use icechunkfs_base::{printable, shell};
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
@@ -172,4 +173,27 @@ pub async fn revert(
         }
     }
     Err(contended(&options.branch))
+}
+
+/// Returns what to do after a revert on `branch` of the repository at `place` that `conflicts` kept
+/// from being made.
+pub fn next_step(place: &str, branch: &str, conflicts: &[Conflict]) -> String {
+    let has_sides = |conflict: &&Conflict| {
+        matches!(conflict.kind, ConflictKind::ChunkDoubleUpdate | ConflictKind::ZarrMetadataDoubleUpdate)
+    };
+    let Some(conflict) = conflicts.iter().find(|conflict| !has_sides(conflict)) else {
+        return "--on-conflict takes one side's chunks and members of zarr.json; otherwise take the later commits back, too".to_owned();
+    };
+    let path = printable::line(&conflict.path);
+    let what = conflict.kind.describe();
+    // Of a store, the options are needed, too.
+    let list = if place.contains("://") {
+        "`icechunkfs log` with this path".to_owned()
+    } else {
+        let [place, path, branch] = [place, conflict.path.as_str(), branch].map(shell::quote);
+        format!("`icechunkfs log {place} {path} --branch={branch}`")
+    };
+    format!(
+        "No side can be taken at {path}: {what}. Take the later commits back first that changed it: {list} lists them"
+    )
 }

@@ -202,7 +202,10 @@ pub(crate) async fn unknown_name(repository: &Repository, kind: &str, name: &str
         };
         let near = nearest(name, same.keys());
         if other.contains_key(name) {
-            message += &format!("; there is a {other_kind} of that name: --{other_kind} {}", shell::quote(name));
+            // Commands that change a branch take no tag.
+            let readers = if other_kind == "tag" { " for commands that read" } else { "" };
+            let option = format!("--{other_kind} {}", shell::quote(name));
+            message += &format!("; there is a {other_kind} of that name: {option}{readers}");
         } else if !near.is_empty() {
             message += &format!("; did you mean {}?", near.join(" or "));
         } else if same.is_empty() {
@@ -233,14 +236,14 @@ fn readable<'a>(
 }
 
 /// Returns the names most like `name`, best first, in backquotes.
-fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a String>) -> Vec<String> {
+pub fn nearest<S: AsRef<str>>(name: &str, names: impl Iterator<Item = S>) -> Vec<String> {
     let wanted = name.to_lowercase();
-    let mut scored: Vec<(f64, &String)> = names
-        .map(|candidate| (strsim::jaro_winkler(&wanted, &candidate.to_lowercase()), candidate))
+    let mut scored: Vec<(f64, S)> = names
+        .map(|candidate| (strsim::jaro_winkler(&wanted, &candidate.as_ref().to_lowercase()), candidate))
         .filter(|(score, _)| *score >= MIN_SIMILARITY)
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0));
-    scored.into_iter().take(MAX_SUGGESTIONS).map(|(_, candidate)| format!("`{candidate}`")).collect()
+    scored.into_iter().take(MAX_SUGGESTIONS).map(|(_, candidate)| format!("`{}`", candidate.as_ref())).collect()
 }
 
 #[cfg(test)]

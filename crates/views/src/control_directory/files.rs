@@ -30,6 +30,11 @@ macro_rules! control_files {
         impl ControlFile {
             const ALL: &[ControlFile] = &[$(ControlFile::$file),*];
 
+            /// Returns the names of those that are listed in a writable mount.
+            pub fn names() -> impl Iterator<Item = &'static str> {
+                Self::ALL.iter().filter(|file| file.purpose() != Use::Request).map(|file| file.name())
+            }
+
             /// Returns the name.
             pub fn name(self) -> &'static str {
                 match self {

@@ -25,8 +25,10 @@ use crate::overlay::listing::Listed;
 use crate::scratch::record::{Meta, Time};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Metered;
+use icechunkfs_base::printable;
 use icechunkfs_base::recent_errors::RecentErrors;
 use icechunkfs_format::format::ids::ObjectId;
+use icechunkfs_repo::repo::refs::nearest;
 use icechunkfs_tree::inodes::Ino;
 use icechunkfs_tree::mount_facts::MountFacts;
 use icechunkfs_views::control_directory::files::ControlFile;
@@ -83,6 +85,18 @@ pub fn describe(number: Ino) -> String {
 /// Returns the error for an attempt to change the directory itself.
 pub fn read_only_error() -> Error {
     Error::new(ErrorKind::NotPermitted, "/.icechunk belongs to the mount itself")
+}
+
+/// Returns the error for an attempt to make `name`; none if a control file has it.
+pub fn no_such_file(name: &[u8]) -> Option<Error> {
+    let name = String::from_utf8_lossy(name);
+    if ControlFile::named(&name).is_some() {
+        return None;
+    }
+    let near = nearest(&name, ControlFile::names());
+    let meant = if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) };
+    let name = printable::line(&name);
+    Some(Error::invalid(format!("/{NAME}/{name}: there is no such control file{meant}")))
 }
 
 /// Returns the attributes of the directory or one of its files; for other numbers those of an empty

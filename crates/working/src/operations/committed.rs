@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use icechunkfs_base::size;
 use icechunkfs_format::format::ids::ObjectId;
-use icechunkfs_repo::commit::changes::counted;
 use icechunkfs_repo::commit::warnings::Warning;
 
 /// Result of a commit.
@@ -19,6 +19,12 @@ pub struct Committed {
     pub rebased_over: Vec<ObjectId>,
     /// Nodes created, deleted, changed and moved.
     pub nodes: usize,
+    /// Nodes of those that were deleted.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub deleted: usize,
+    /// True if nothing is left on the branch.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_empty: bool,
     /// Chunks written and deleted.
     pub chunks: usize,
     /// Chunks that were written here with the bytes that they had, which the commit leaves out.
@@ -40,7 +46,13 @@ impl std::fmt::Display for Committed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.snapshot {
             Some(id) => {
-                let counts = counted(self.nodes, self.chunks);
+                let deleted = match self.deleted {
+                    0 => String::new(),
+                    all if all == self.nodes => " deleted".to_owned(),
+                    some => format!(" ({some} deleted)"),
+                };
+                let nodes = size::counted(self.nodes as u64, "node");
+                let counts = format!("{nodes}{deleted}, {}", size::counted(self.chunks as u64, "chunk"));
                 if self.detached {
                     write!(
                         f,
@@ -54,7 +66,7 @@ impl std::fmt::Display for Committed {
             None => f.write_str("nothing to commit")?,
         }
         if !self.rebased_over.is_empty() {
-            write!(f, "; rebased onto {} concurrent commits", self.rebased_over.len())?;
+            write!(f, "; rebased onto {}", size::counted(self.rebased_over.len() as u64, "concurrent commit"))?;
         }
         match self.unchanged {
             0 => {}
@@ -65,6 +77,9 @@ impl std::fmt::Display for Committed {
             0 => {}
             1 => f.write_str("; 1 untracked file was not committed (status names it)")?,
             count => write!(f, "; {count} untracked files were not committed (status lists them)")?,
+        }
+        if self.is_empty {
+            f.write_str("; warning: nothing is left on the branch: `icechunkfs undo REPO` takes the commit back")?;
         }
         match self.ungrouped.as_slice() {
             [] => {}

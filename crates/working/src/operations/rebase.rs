@@ -120,6 +120,7 @@ pub(super) fn as_conflicts(collisions: Vec<Collision>, tip: &Snapshot) -> Vec<Co
         members: Vec::new(),
         other: tip.id(),
         message: tip.message().to_owned(),
+        is_of_groups: false,
     };
     collisions.into_iter().map(conflict).collect()
 }

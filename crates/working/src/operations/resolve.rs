@@ -217,9 +217,14 @@ fn remedy(conflict: &Conflict, mountpoint: &str) -> String {
             "to keep what they changed: icechunkfs discard {place} {path}, then commit or refresh; to delete it anyway: discard it, \
              icechunkfs refresh {place}, and delete it again"
         ),
+        // A discard of the group would take everything below with it.
+        ConflictKind::NewNodeConflictsWithExistingNode if conflict.is_of_groups => {
+            let document = shell::quote(&join(&conflict.path, ZARR_JSON));
+            format!("to take their group, with what is below yours: icechunkfs discard {place} {document}, then commit")
+        }
         _ => format!(
-            "to discard your change: icechunkfs discard {place} {path}, then commit; to keep it: copy it elsewhere, \
-             discard and refresh, then make it again"
+            "to discard your change, with all below {path}: icechunkfs discard {place} {path}, then commit; to keep it: copy it \
+             elsewhere, discard and refresh, then make it again"
         ),
     }
 }
@@ -261,7 +266,14 @@ fn part_at(conflict: &Conflict, path: &str, tree: &Tree) -> Option<Conflict> {
     if !is_below(path, &conflict.path) {
         return None;
     }
-    if conflict.kind == ConflictKind::ZarrMetadataDoubleUpdate {
+    let is_about_document = matches!(
+        conflict.kind,
+        ConflictKind::ZarrMetadataDoubleUpdate
+            | ConflictKind::NewNodeConflictsWithExistingNode
+            | ConflictKind::ZarrMetadataUpdateOfDeletedArray
+            | ConflictKind::ZarrMetadataUpdateOfDeletedGroup
+    );
+    if is_about_document {
         return (join(&conflict.path, ZARR_JSON) == path).then(|| conflict.clone());
     }
     let Some(TreePlace::Directory(index)) = tree.place_of(&conflict.path) else { return None };

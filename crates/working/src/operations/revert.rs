@@ -11,7 +11,7 @@ use super::commit::refuse_open;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::size;
 use icechunkfs_repo::commit::engine::OnConflict;
-use icechunkfs_repo::merge::revert::{self, RevertPlan};
+use icechunkfs_repo::merge::revert::{self, RevertPlan, next_step};
 use icechunkfs_repo::restore::{Notes, Plan, Scope, Target};
 
 impl Session {
@@ -42,14 +42,13 @@ impl Session {
             let planned = revert::plan_on(&repository, &self.reader, base.tree.snapshot(), &ids, on_conflict).await?;
             if !planned.conflicts.is_empty() {
                 let count = size::counted(planned.conflicts.len() as u64, "conflict");
+                let origin = self.working.upper().origin();
+                let next = next_step(&origin.repository, &origin.branch, &planned.conflicts);
                 self.conflicts.found_by_revert(planned.conflicts);
-                return Err(Error::new(
-                    ErrorKind::Stale,
-                    format!(
-                        "later commits changed the same things ({count}, in .icechunk/conflicts): nothing was taken back. \
-                         --on-conflict takes one side's chunks and members of zarr.json; otherwise take the later commits back, too"
-                    ),
-                ));
+                let message = format!(
+                    "later commits changed the same things ({count}, in .icechunk/conflicts): nothing was taken back. {next}"
+                );
+                return Err(Error::new(ErrorKind::Stale, message));
             }
             let RevertPlan { reverted, changes, .. } = planned;
             let root = || "/".to_owned();

@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::Session;
-use super::changes::Violation;
+use super::changes::{DetectedChanges, Violation};
 use super::recovery::find_landed;
 use icechunkfs_base::error::{ErrorKind, Result};
 use icechunkfs_format::format::ids::ObjectId;
@@ -107,6 +107,9 @@ pub struct Status {
 pub struct UntrackedFile {
     /// Path of the file.
     pub path: String,
+    /// Reason, if the file may have been meant to be committed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// Move of a node.
@@ -127,6 +130,15 @@ pub struct ArrayStatus {
     pub written: usize,
     /// Chunks deleted.
     pub deleted: usize,
+}
+
+/// Returns the files that a commit leaves out, sorted.
+fn untracked_files(detected: &DetectedChanges) -> Vec<UntrackedFile> {
+    let foreign = detected.foreign.iter().map(|chunk| UntrackedFile { path: chunk.path.clone(), why: None });
+    let own = detected.untracked.iter().map(|file| UntrackedFile { path: file.path.clone(), why: file.why.clone() });
+    let mut all: Vec<UntrackedFile> = own.chain(foreign).collect();
+    all.sort_by(|one, other| one.path.cmp(&other.path));
+    all
 }
 
 impl Session {
@@ -181,8 +193,8 @@ impl Session {
         });
         let arrays: Vec<ArrayStatus> = arrays.collect();
         let (uploaded_chunks, uploaded_bytes) = self.uploader.uploaded(&detected.changes)?;
-        let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
-        let untracked = detected.untracked_paths().into_iter().map(|path| UntrackedFile { path }).collect();
+        let ungrouped = ungrouped_by(base.tree.snapshot(), None, &detected.changes);
+        let untracked = untracked_files(&detected);
         let changes = detected.changes;
         let is_emptied = !changes.deleted.is_empty()
             && changes.deleted.len() == base.tree.snapshot().nodes().count()

@@ -37,7 +37,11 @@ impl Status {
         }
         self.write_nodes(&mut text);
         list(&mut text, "open for writing (a commit waits for them)", &self.open_for_writing);
-        list(&mut text, "untracked (never committed)", self.untracked.iter().map(|file| &file.path));
+        let untracked = self.untracked.iter().map(|file| match &file.why {
+            Some(why) => format!("{}: {why}", file.path),
+            None => file.path.clone(),
+        });
+        list(&mut text, "untracked (never committed)", untracked);
         if self.untracked.iter().any(|file| is_of_version_2(&file.path)) {
             text.push_str("  .zarray and .zgroup are of Zarr version 2, which is not stored: write version 3\n");
         }

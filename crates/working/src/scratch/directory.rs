@@ -234,7 +234,7 @@ fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
             let next = if is_detached {
                 "that mount may have been detached while programs use files in it: end them, and mount again"
             } else {
-                "one mount of a branch has it; name another with --scratch"
+                "one mount of a branch has it; name another with --scratch, or mount with --read-only"
             };
             let place = path.display();
             let message = format!("the scratch directory {place} is in use ({holder}): {next}");

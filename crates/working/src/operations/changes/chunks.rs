@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use super::detection::{Detection, document_name};
 use super::documents::MAX_DOCUMENT;
-use super::{ForeignChunk, below, join_key};
+use super::{ForeignChunk, Untracked, below, join_key};
 use crate::overlay::frozen::{FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::scratch::data::{FLUSH_FAILED, LOST};
 use crate::scratch::record::{EntryId, Name, Source};
 use icechunkfs_base::error::{Context, Result};
+use icechunkfs_base::printable;
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
@@ -75,6 +76,13 @@ impl ArrayContext {
             )),
             None => FileRole::Nothing,
         }
+    }
+
+    /// Returns what a name with numbers, which is no chunk's, may have been meant to be.
+    fn misspelled(&self, key: &str) -> Option<String> {
+        let first = self.encoding.key(&vec![0; self.grid.len()]);
+        let path = printable::line(&self.path);
+        key.split(['/', '.']).any(is_number).then(|| format!("chunks of {path} are named like {first}"))
     }
 
     /// Returns true if `key` has numbers where the encoding has them, but too many, too few, or in
@@ -246,7 +254,8 @@ impl Detection<'_> {
                 if array.is_of_replaced(key) {
                     self.report_violation(path, REPLACED);
                 } else {
-                    self.report_untracked(path, file.id, entry);
+                    let why = array.misspelled(key);
+                    self.out.untracked.push(Untracked { path, id: file.id, entry, why });
                 }
                 return Ok(());
             }

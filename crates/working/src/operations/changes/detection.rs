@@ -49,7 +49,7 @@ impl<'a> Detection<'a> {
     }
 
     pub(super) fn report_untracked(&mut self, path: String, id: EntryId, entry: (EntryId, Name)) {
-        self.out.untracked.push(Untracked { path, id, entry });
+        self.out.untracked.push(Untracked { path, id, entry, why: None });
     }
 
     pub(super) fn stored(&self, index: NodeIndex) -> Option<SnapshotNode<'_>> {

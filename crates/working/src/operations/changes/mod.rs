@@ -105,6 +105,8 @@ pub struct Untracked {
     pub id: EntryId,
     /// Directory and name.
     pub entry: (EntryId, Name),
+    /// Reason, if the file may have been meant to be committed.
+    pub why: Option<String>,
 }
 
 /// Chunk of the snapshot that a moved directory shows where it is none.

@@ -17,11 +17,14 @@ use crate::scratch::record::DataFileId;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::size;
-use icechunkfs_repo::commit::changes::ChunkChange;
+use icechunkfs_format::format::snapshot::Snapshot;
+use icechunkfs_repo::commit::changes::{ChangeSet, ChunkChange};
 use icechunkfs_repo::commit::membership::ungrouped_by;
 use icechunkfs_repo::commit::progress::Stage;
 use icechunkfs_repo::commit::unchanged::drop_unchanged;
 use icechunkfs_repo::commit::warnings::{Warning, warnings_of};
+use icechunkfs_repo::repo::MAX_SNAPSHOT;
+use icechunkfs_repo::repo::refs::RefSpec;
 
 /// Paths with the same cause that a refusal names one by one.
 const NAMED: usize = 5;
@@ -64,7 +67,7 @@ impl Commit<'_> {
         if detected.changes.is_empty() && !options.amend && upper.unpublished().is_empty() {
             return Ok(Prepared { base, detected, report, is_needed: false, uploads_wait: None });
         }
-        let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
+        let ungrouped = self.ungrouped(&base, &detected.changes).await;
         let (detected, warnings) = session.find_warnings(detected).await?;
         if options.strict {
             refuse_warnings(&ungrouped, &warnings)?;
@@ -72,6 +75,27 @@ impl Commit<'_> {
         let (detected, unchanged) = self.leave_out_unchanged(detected, &base).await?;
         let report = Committed { ungrouped, warnings, unchanged, ..report };
         Ok(Prepared { base, detected, report, is_needed: true, uploads_wait: None })
+    }
+
+    /// Returns the nodes that will be in no group, also not in one that others have made since.
+    async fn ungrouped(&self, base: &Base, changes: &ChangeSet) -> Vec<String> {
+        let ungrouped = ungrouped_by(base.tree.snapshot(), None, changes);
+        // A detached commit follows the base, whatever is on the branch.
+        if ungrouped.is_empty() || self.options.detach {
+            return ungrouped;
+        }
+        match self.tip().await {
+            Ok(tip) if tip.id() != base.id() => ungrouped_by(base.tree.snapshot(), Some(&tip), changes),
+            // The commit says what is wrong with the branch.
+            _ => ungrouped,
+        }
+    }
+
+    async fn tip(&self) -> Result<Snapshot> {
+        let repository = self.session.repository().await?;
+        let branch = self.session.working.upper().origin().branch.clone();
+        let tip = repository.resolve(&RefSpec::Branch(branch)).await?;
+        repository.snapshot(tip, MAX_SNAPSHOT).await
     }
 
     /// Completes the chunks, and leaves out those that have the bytes of `base`. Returns their

@@ -106,6 +106,7 @@ impl Commit<'_> {
             snapshot: Some(snapshot),
             detached: true,
             nodes: changes.node_count(),
+            deleted: changes.deleted.len(),
             chunks: changes.chunk_count(),
             ..Committed::default()
         }))

@@ -86,6 +86,8 @@ impl Commit<'_> {
             snapshot,
             rebased_over,
             nodes: detected.changes.node_count(),
+            deleted: detected.changes.deleted.len(),
+            is_empty: !detected.changes.deleted.is_empty() && tree.snapshot().node_count() == 0,
             chunks: detected.changes.chunk_count(),
             ..Committed::default()
         };
