@@ -25,7 +25,7 @@ use crate::library::open::MemoryLimits;
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_base::printable;
 use icechunkfs_base::size;
-use icechunkfs_repo::repo::refs::RefSpec;
+use icechunkfs_repo::repo::refs::{RefSpec, nearest};
 use icechunkfs_tree::mount_facts::split_source;
 use icechunkfs_tree::tree::nodes::MAX_NAME;
 use icechunkfs_views::control_directory;
@@ -384,8 +384,13 @@ fn translate(lists: &[String]) -> Result<Vec<String>, clap::Error> {
         } else if values::is_name::<Flag>(&name) {
             flags.push(format!("--kernel-flag={name}"));
         } else if !sloppy && !is_ignored_option(option) {
-            let message =
-                format!("unknown mount option `{}`; `icechunkfs mount --help` lists them\n", printable::line(word));
+            let meant = match name.as_str() {
+                "readonly" | "r" => vec!["`ro`".to_owned()],
+                name => nearest(name, known.iter().filter_map(|arg| arg.get_long())),
+            };
+            let meant = if meant.is_empty() { String::new() } else { format!(" Did you mean {}?", meant.join(" or ")) };
+            let word = printable::line(word);
+            let message = format!("unknown mount option `{word}`: `icechunkfs mount --help` lists them.{meant}\n");
             return Err(clap::Error::raw(ErrorKind::UnknownArgument, message));
         }
     }

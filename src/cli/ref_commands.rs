@@ -81,7 +81,12 @@ impl RefChangeArgs {
         let repository = open::repository(repo, &self.store).await?;
         let expect: Option<ObjectId> =
             self.expect.as_ref().map(|id| id.parse().map_err(|e: Error| e.context("--expect"))).transpose()?;
-        let found = repository.resolve(&kind.named(name)).await?;
+        let found = match repository.resolve(&kind.named(name)).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(of_other_kind(&repository, kind, name).await.unwrap_or(error));
+            }
+            found => found?,
+        };
         match expect {
             Some(expected) if expected != found => Err(Error::new(
                 ErrorKind::Stale,
@@ -90,6 +95,18 @@ impl RefChangeArgs {
             _ => Ok((repository, found)),
         }
     }
+}
+
+/// Returns the error for a `name` that is one of the other kind; none if it is not.
+async fn of_other_kind(repository: &Repository, kind: RefKind, name: &str) -> Option<Error> {
+    let refs = repository.refs().await.ok()?;
+    let what = match kind {
+        RefKind::Tag if refs.branches.contains_key(name) => "a branch, not a tag",
+        RefKind::Branch if refs.tags.contains_key(name) => "a tag, not a branch, and tags never change",
+        _ => return None,
+    };
+    let place = repository.storage().location();
+    Some(Error::new(ErrorKind::NotFound, format!("no {kind} `{name}` in {place}: it is {what}")))
 }
 
 /// Ref as it is printed.

@@ -11,7 +11,7 @@ use clap::{CommandFactory, Error};
 
 use super::args::Arguments;
 use icechunkfs_base::error::{Error as Failure, ErrorKind as Kind};
-use icechunkfs_base::{printable, trust};
+use icechunkfs_base::{printable, shell, trust};
 use icechunkfs_store::recognize;
 use icechunkfs_store::storage::location::Location;
 
@@ -19,7 +19,7 @@ use icechunkfs_store::storage::location::Location;
 const EXAMPLES: usize = 2;
 
 /// Commands of git, jj, restic and others, and what does here what they do there.
-const FOREIGN: [(&[&str], &str); 20] = [
+const FOREIGN: [(&[&str], &str); 22] = [
     (
         &["checkout", "switch", "co", "edit", "worktree"],
         "`icechunkfs mount REPO MOUNTPOINT --branch NAME` shows a branch, and --create makes it",
@@ -60,6 +60,11 @@ const FOREIGN: [(&[&str], &str); 20] = [
     (&["version"], "`icechunkfs --version` prints it"),
     (&["open", "attach"], "`icechunkfs mount REPO MOUNTPOINT` shows a repository"),
     (&["cherry-pick", "graft"], "`icechunkfs restore PLACE PATH --from REF` takes a path as a commit has it"),
+    (&["create", "new"], "`icechunkfs init REPO` makes a repository, `icechunkfs branch REPO create NAME` a branch"),
+    (
+        &["delete", "remove", "destroy"],
+        "`icechunkfs branch REPO delete NAME` deletes a branch; a repository is its directory or prefix: delete that",
+    ),
     (
         &["abandon", "rollback"],
         "`icechunkfs undo REPO` takes back the newest operation, `icechunkfs revert` older commits",
@@ -67,7 +72,7 @@ const FOREIGN: [(&[&str], &str); 20] = [
 ];
 
 /// Options that people type, and what to write here; of any command if that is empty.
-const OPTIONS: [(&str, &str, &str); 24] = [
+const OPTIONS: [(&str, &str, &str); 25] = [
     ("branch", "-d", "a branch is deleted by: icechunkfs branch REPO delete NAME"),
     ("branch", "-D", "a branch is deleted by: icechunkfs branch REPO delete NAME --yes"),
     ("branch", "-b", "a branch is made by: icechunkfs branch REPO create NAME"),
@@ -85,6 +90,7 @@ const OPTIONS: [(&str, &str, &str); 24] = [
     ("diff", "--cached", "icechunkfs diff MOUNTPOINT shows what a commit would change"),
     ("diff", "--staged", "icechunkfs diff MOUNTPOINT shows what a commit would change"),
     ("run", "--scratch", "a job has a scratch directory of its own, which --keep keeps"),
+    ("clone", "--branch", "a clone has all branches and tags: mount one of them with --branch NAME"),
     ("push", "--branch", "branches are named after DEST: icechunkfs push REPO DEST NAME"),
     ("pull", "--branch", "branches are named after SRC: icechunkfs pull REPO SRC NAME"),
     ("merge", "--ours", "write --on-conflict ours"),
@@ -169,7 +175,26 @@ fn with_tip(mut error: Error, command: Option<&str>, words: &[OsString]) -> Erro
     if let Some(tip) = tip {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![printable::line(&tip).into()]));
     }
+    // The parser's usage has the argument that it guessed.
+    if let Some(usage) = command.and_then(|_| usage_of(words)) {
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
+    }
     error
+}
+
+/// Returns the usage of the command, or of its own command, that `words` name.
+fn usage_of(words: &[OsString]) -> Option<clap::builder::StyledStr> {
+    let mut program = Arguments::command();
+    program.build();
+    let mut at = &mut program;
+    let mut depth = 0;
+    for word in words.iter().skip(1).filter_map(|word| word.to_str()) {
+        if at.find_subcommand(word).is_some() {
+            at = at.find_subcommand_mut(word)?;
+            depth += 1;
+        }
+    }
+    (depth > 0).then(|| at.render_usage())
 }
 
 /// Returns the tip for an argument that is missing.
@@ -247,6 +272,13 @@ fn meant(command: &str, given: &str, words: &[OsString]) -> Option<String> {
         "config" if is_word => Some(format!("to show it: icechunkfs config REPO get {given}")),
         "branch" | "tag" if is_word && has("reset") => Some(format!("the target follows --to: --to {given}")),
         "branch" | "tag" if is_word && has("create") => Some(format!("the target follows --at: --at {given}")),
+        "branch" | "tag" if is_word && ["new", "add", "make"].contains(&given) => {
+            Some(format!("icechunkfs {command} REPO create NAME"))
+        }
+        "branch" | "tag" if is_word && ["remove", "rm", "drop"].contains(&given) => {
+            Some(format!("icechunkfs {command} REPO delete NAME"))
+        }
+        "branch" | "tag" if is_word && foreign(given).is_some() => foreign(given),
         "branch" | "tag" if is_word => Some(format!("to create it: icechunkfs {command} REPO create {given}")),
         "mount" if is_word => Some(format!("to mount a branch or a tag: --branch {given}, --tag {given}")),
         "commit" if is_word => Some("the message follows -m: -m MESSAGE".to_owned()),
@@ -269,6 +301,13 @@ pub(super) fn with_swapped(error: Failure, words: &[OsString]) -> Failure {
     let is_missing = error.kind() == Kind::NotFound && error.to_string().contains(&said) && !Path::new(first).exists();
     if !is_missing {
         return error;
+    }
+    let name = first.to_string_lossy();
+    let is_name = !name.contains('/') && !name.starts_with('.');
+    if let (Some(command @ ("branch" | "tag")), [], true) = (command_of(words).as_deref(), rest, is_name) {
+        let name = shell::quote(&name);
+        let message = format!("{error}; the repository comes first: icechunkfs {command} REPO create {name}");
+        return Failure::new(error.kind(), message);
     }
     // A file system of another user is not asked.
     let is_repository = |word: &&&OsString| {

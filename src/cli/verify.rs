@@ -17,7 +17,6 @@ use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::progress::Progress;
 use icechunkfs_repo::repo::verify::report::{Finding, Report, Severity};
 use icechunkfs_repo::repo::verify::{self, VerifyOptions};
-use icechunkfs_store::storage;
 
 /// Exit status for warnings without errors.
 const WARNINGS: u8 = 3;
@@ -61,7 +60,7 @@ pub(crate) fn run(arguments: &VerifyArgs) -> Result<ExitCode> {
 
 async fn check(arguments: &VerifyArgs, progress: &Arc<Progress>) -> Result<Report> {
     let permissions = arguments.virtuals.permissions()?;
-    let storage = storage::open(&arguments.repo.location, &arguments.repo.store).await?;
+    let storage = open::store(&arguments.repo.location, &arguments.repo.store).await?;
     let snapshot = match &arguments.reference {
         Some(word) => Some(Repository::open(Arc::clone(&storage)).await?.resolve_revision(word).await?.id),
         None => None,

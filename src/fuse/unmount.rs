@@ -161,19 +161,20 @@ fn identity_of(mount: &Mount) -> Result<Identity> {
 
 fn busy(mountpoint: &Path) -> Error {
     let place = mountpoint.display();
+    let quoted = shell::quote(&mountpoint.to_string_lossy());
     let users = users::of_mount(mountpoint);
     let is_here = std::env::current_dir().is_ok_and(|here| here.starts_with(mountpoint));
     let by = if is_here && users.len() <= 1 {
         ": the current directory is in it; change to another one first".to_owned()
     } else if users.is_empty() {
-        format!(
-            ": a program has a file open in it or its working directory there (`sudo fuser -vm {}` names it)",
-            shell::quote(&mountpoint.to_string_lossy())
-        )
+        format!(": a program has a file open in it or its working directory there (`sudo fuser -vm {quoted}` names it)")
     } else {
         format!(" by {}", users.join(", "))
     };
-    Error::new(ErrorKind::Busy, format!("{place} is in use{by}. `icechunkfs unmount --force` detaches it anyway"))
+    Error::new(
+        ErrorKind::Busy,
+        format!("{place} is in use{by}. `icechunkfs unmount --force {quoted}` detaches it anyway"),
+    )
 }
 
 /// Unmounts through `fusermount3`, for [`CLOSING`] if it is busy.

@@ -85,6 +85,21 @@ pub async fn repository(repo: &str, settings: &Settings) -> Result<Repository> {
     }
 }
 
+/// Opens the store of the repository that `repo` names, as [`repository`] does. The repository may
+/// be damaged, and there may be none.
+pub async fn store(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
+    let opened = storage::open(repo, settings).await;
+    let Ok(Location { place: StorePlace::Local(path), .. }) = Location::parse(repo) else { return opened };
+    let is_something_else = match &opened {
+        Ok(storage) => Repository::open(Arc::clone(storage)).await.is_err_and(|error| may_be_something_else(&error)),
+        Err(error) => may_be_something_else(error),
+    };
+    match if is_something_else { info_of_mount(&path) } else { None } {
+        Some(mount) => storage::open(&mount.repository, settings).await,
+        None => opened,
+    }
+}
+
 /// Opens the place `repo` for a new repository, as [`storage::open_new`] does.
 ///
 /// Errors: [`ErrorKind::InvalidInput`] if it is in a mount, whose files are those of a repository.

@@ -168,8 +168,7 @@ fn branches_that_have_parted_are_brought_together_by_the_commands_that_are_told(
         assert_eq!(pushed.status.code(), Some(1));
         commands_in(&pushed.all()).iter().for_each(|command| drop(shell(command).success()));
         assert_eq!(refs(here)["branches"]["main"], refs(there)["branches"]["main"]);
-        let kept = refs(here)["branches"].as_object().unwrap().keys().find(|name| name.starts_with("mine-")).cloned();
-        run_on(here, &["branch", "delete", &kept.unwrap(), "--yes"]).success();
+        assert_eq!(refs(here)["branches"].as_object().unwrap().len(), 1, "the branch in between is gone");
         assert_is_copy(command, there, here);
     }
 }
@@ -182,8 +181,143 @@ fn repositories_without_a_common_commit_are_not_taken_for_damaged() {
     let directory = tempfile::tempdir().unwrap();
     let one = repository(&directory.path().join("one"), SpecVersionBin::V2);
     let other = repository(&directory.path().join("other"), SpecVersionBin::V2);
-    let why = run_on(&one, &["push", text(&other), "--force"]).failure();
-    assert!(why.contains("different first commits") && !why.contains("damaged"), "{why}");
+    for words in [&["push"][..], &["push", "--force"], &["pull"]] {
+        let why = run_on(&one, &[words, &[text(&other)]].concat()).all();
+        assert!(why.contains("different first commits") && !why.contains("damaged"), "{why}");
+        assert!(!why.contains("To merge both"), "{why}");
+    }
+}
+
+/// Only the group itself is in both: what is below it, on either side, is not.
+#[test]
+fn a_group_that_two_mounts_made_is_settled_by_the_command_that_is_told() {
+    let (directory, place, _reference) = empty(SpecVersionBin::V2);
+    let mounts = ["one", "two"].map(|name| Writable::placed(&place, &directory.path().join(name), &[]));
+    for (name, mount) in ["a", "b"].iter().zip(&mounts) {
+        let root = mount.root();
+        std::fs::write(root.join("zarr.json"), GROUP).unwrap();
+        std::fs::create_dir_all(root.join("g").join(name).join("c")).unwrap();
+        std::fs::write(root.join("g/zarr.json"), GROUP).unwrap();
+        std::fs::write(root.join("g").join(name).join("zarr.json"), raw_array(&[4], &[2])).unwrap();
+        std::fs::write(root.join("g").join(name).join("c/0"), name).unwrap();
+    }
+    let [one, two] = &mounts;
+    one.commit("one").unwrap();
+    let refused = run_on(&two.root(), &["commit", "-m", "two"]).failure();
+    assert!(refused.contains("2 conflicts"), "{refused}");
+    let told = two.read_control("conflicts");
+    let commands =
+        told.lines().filter_map(|line| Some(line.split_once("icechunkfs discard ")?.1.split_once(", then")?.0));
+    let commands: Vec<&str> = commands.collect();
+    assert_eq!(commands.len(), 2, "{told}");
+    for command in commands {
+        shell(&format!("{} discard {command}", program())).success();
+    }
+    assert!(!two.read_control("status").contains("conflict"), "{}", two.read_control("status"));
+    assert_eq!(two.read_control("conflicts"), "no conflicts\n");
+    let done = run_on(&two.root(), &["commit", "--strict", "-m", "two"]).text();
+    assert!(!done.contains("no group") && done.contains("rebased onto 1 concurrent commit"), "{done}");
+    let keys = Reference::open(&place).keys();
+    assert_eq!([&keys["g/a/c/0"][..], &keys["g/b/c/0"]], [b"a", b"b"]);
+}
+
+/// More than the document is in conflict where the group took the place of another one, or was moved
+/// there: a discard of the document would do nothing, or be refused.
+#[test]
+fn a_group_that_was_replaced_or_moved_is_settled_by_the_command_that_is_told() {
+    for is_moved in [false, true] {
+        let (directory, place, reference) = empty(SpecVersionBin::V2);
+        reference.commit(&[("zarr.json", GROUP.as_bytes()), ("g/zarr.json", GROUP.as_bytes())], "a group");
+        let mounts = ["one", "two"].map(|name| Writable::placed(&place, &directory.path().join(name), &[]));
+        let [one, two] = mounts.each_ref().map(Writable::root);
+        if is_moved {
+            std::fs::create_dir(one.join("h")).unwrap();
+            std::fs::write(one.join("h/zarr.json"), GROUP).unwrap();
+            std::fs::rename(two.join("g"), two.join("h")).unwrap();
+        } else {
+            for root in [&one, &two] {
+                std::fs::remove_dir_all(root.join("g")).unwrap();
+                std::fs::create_dir(root.join("g")).unwrap();
+                std::fs::write(root.join("g/zarr.json"), GROUP).unwrap();
+            }
+        }
+        mounts[0].commit("one").unwrap();
+        let refused = run_on(&two, &["commit", "-m", "two"]).failure();
+        let told = refused.split("icechunkfs discard ").nth(1).unwrap().split(", then").next().unwrap();
+        assert!(!told.contains("zarr.json") && refused.contains("with all below"), "{refused}");
+        shell(&format!("{} discard {told}", program())).success();
+        run_on(&two, &["commit", "-m", "two"]).success();
+    }
+}
+
+#[test]
+fn what_a_commit_deletes_and_leaves_out_is_said() {
+    let mount = Writable::new(&[]);
+    let root = mount.root();
+    std::fs::write(root.join("zarr.json"), GROUP).unwrap();
+    std::fs::create_dir_all(root.join("a/c")).unwrap();
+    std::fs::write(root.join("a/zarr.json"), raw_array(&[4], &[2])).unwrap();
+    std::fs::write(root.join("a/0.0"), "data").unwrap();
+    std::fs::write(root.join("a/notes.txt"), "text").unwrap();
+    let status = mount.read_control("status");
+    assert!(status.contains("/a/0.0: chunks of /a are named like c/0") && !status.contains("notes.txt:"), "{status}");
+    mount.commit("an array").unwrap();
+    let made = std::fs::File::create(mount.control("comit"));
+    assert_eq!(made.unwrap_err().raw_os_error(), Some(libc::EPERM));
+    let errors = mount.read_control("errors");
+    assert!(errors.contains("no such control file; did you mean `commit`?"), "{errors}");
+    std::fs::remove_file(mount.control("status")).unwrap_err();
+    assert_eq!(mount.read_control("errors"), errors);
+    std::fs::remove_dir_all(root.join("a")).unwrap();
+    std::fs::write(root.join("zarr.json"), GROUP.replace('}', " }")).unwrap();
+    let done = run_on(&root, &["commit", "-m", "less"]).text();
+    assert!(done.contains("2 nodes (1 deleted)") && !done.contains("nothing is left"), "{done}");
+    std::fs::remove_file(root.join("zarr.json")).unwrap();
+    let done = run_on(&root, &["commit", "-m", "nothing"]).text();
+    assert!(done.contains("1 node deleted") && done.contains("nothing is left"), "{done}");
+    run_on(mount.repository(), &["undo", "--yes"]).success();
+    assert!(Reference::open(mount.repository()).keys().contains_key("zarr.json"));
+}
+
+#[test]
+fn a_mount_or_its_parent_is_taken_for_the_repository_where_that_is_meant() {
+    let mount = Writable::new(&[]);
+    let root = mount.root();
+    std::fs::write(root.join("zarr.json"), GROUP).unwrap();
+    mount.commit("a group").unwrap();
+    let checked = run_on(&root, &["verify"]).text();
+    assert!(checked.contains("checked 2 snapshots"), "{checked}");
+    let repository = mount.repository();
+    let above = repository.parent().unwrap();
+    assert!(repository.ends_with("repo"));
+    let why = run_on(above, &["log"]).failure();
+    assert!(why.contains(&format!("{} is one: name that", text(repository))), "{why}");
+    let held = std::fs::File::open(root.join("zarr.json")).unwrap();
+    let busy = icechunkfs(["unmount", text(&root)]).failure();
+    let told = commands_in(&busy);
+    assert_eq!(told.len(), 1, "{busy}");
+    drop(held);
+    shell(&told[0]).success();
+}
+
+#[test]
+fn a_revert_that_no_side_can_win_says_how_to_find_the_commits_to_take_back_first() {
+    let (_directory, place, reference) = empty(SpecVersionBin::V2);
+    let document = raw_array(&[4], &[2]);
+    reference.commit(&[("zarr.json", GROUP.as_bytes()), ("a/zarr.json", document.as_bytes())], "an array");
+    let array = reference.history()[0].0.clone();
+    reference.commit(&[("a/c/0", b"xx")], "a chunk");
+    let written = reference.history()[0].0.clone();
+    // The tip has nothing to do with it.
+    reference.commit(&[("g/zarr.json", GROUP.as_bytes())], "a group");
+    let why = run_on(&place, &["revert", &array]).failure();
+    let told = commands_in(&why);
+    assert_eq!(told.len(), 1, "{why}");
+    let listed = shell(&told[0]).text();
+    assert!(listed.contains(&written) && !listed.contains("a group"), "{listed}");
+    run_on(&place, &["revert", &written]).success();
+    run_on(&place, &["revert", &array]).success();
+    assert!(!Reference::open(&place).keys().contains_key("a/zarr.json"));
 }
 
 #[test]
@@ -267,6 +401,7 @@ fn command_lines_with_a_mistake_are_answered_with_what_was_meant() {
     std::fs::write(at("netcdf/2026.nc"), b"CDF\x02rest").unwrap();
     std::fs::write(at("zarr2/.zgroup"), "{}").unwrap();
     let repo = place.file_name().unwrap().to_str().unwrap();
+    run_on(&place, &["tag", "create", "v1"]).success();
     for (line, told) in [
         ("import netcdf", "icechunkfs import SRC REPO"),
         ("import netcdf new", "2026.nc is a NetCDF file"),
@@ -308,6 +443,23 @@ fn command_lines_with_a_mistake_are_answered_with_what_was_meant() {
         ("ls REPO --snapshot main", "--branch"),
         ("revert REPO 1CECHNKREP0F1RSTCMT0", ""),
         ("log http://127.0.0.1:99999/x", "invalid port"),
+        ("tag REPO delete main", "it is a branch, not a tag"),
+        ("branch REPO delete v1", "it is a tag, not a branch"),
+        ("branch REPO reset v1 --to main", "tags never change"),
+        ("branch REPO create main", "`icechunkfs branch REPO reset 'main' --to REF`"),
+        ("branch REPO checkout dev", "icechunkfs mount REPO MOUNTPOINT --branch NAME"),
+        ("branch newb", "the repository comes first: icechunkfs branch REPO create 'newb'"),
+        ("branch ./newb", "no such directory"),
+        ("tag REPO remove v1", "icechunkfs tag REPO delete NAME"),
+        ("branch REPO delete x --foo", "Usage: icechunkfs branch <REPO> delete"),
+        ("create new", "icechunkfs init"),
+        ("delete REPO", "icechunkfs branch REPO delete NAME"),
+        ("clone REPO copy --branch main", "Usage: icechunkfs clone [OPTIONS] <REPO> <DEST>"),
+        ("clone REPO copy --branch main", "all branches"),
+        ("mount REPO nothing -o readonly", "Did you mean `ro`?"),
+        ("mount REPO nothing -o brnach=main", "Did you mean `branch`?"),
+        ("log REPO --as-of yesterday", "an age as in 3d"),
+        ("merge REPO main --into v1", "--tag 'v1' for commands that read"),
     ] {
         let words: Vec<String> = line.split(' ').map(|word| word.replace("REPO", repo)).collect();
         let said = run(Command::new(program()).args(&words).current_dir(directory.path())).failure();

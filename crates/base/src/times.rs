@@ -44,7 +44,7 @@ pub fn format_local_time(micros: u64) -> String {
 pub fn parse_time(text: &str) -> Result<u64> {
     let wrong = || {
         Error::invalid(format!(
-            "`{text}` is not a valid time: write 2026-08-20T14:30:00Z, '2026-08-20 14:30' (UTC), or a date as in 2026-08-20"
+            "`{text}` is not a valid time: write 2026-08-20T14:30:00Z, '2026-08-20 14:30' (UTC), a date as in 2026-08-20, or an age as in 3d"
         ))
     };
     let timestamp = if let Ok(time) = text.parse::<jiff::Timestamp>() {

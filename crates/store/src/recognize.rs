@@ -3,11 +3,14 @@
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{OFlags, ResolveFlags};
+
 use icechunkfs_base::error::{Error, ErrorKind, Result};
-use icechunkfs_base::trust;
+use icechunkfs_base::{beneath, trust};
 use icechunkfs_format::format::envelope::MAGIC;
 
 /// Kind of data that users keep beside repositories.
@@ -80,6 +83,22 @@ pub fn repository_around(place: &Path) -> Option<PathBuf> {
     let of_place = place.ancestors().find_map(device)?;
     let here = |outer: &&Path| device(outer) == Some(of_place);
     place.ancestors().filter(here).find(|outer| is_repository(outer)).map(Path::to_owned)
+}
+
+/// Returns the repository `repo` in `directory`, a usual name and easily forgotten; none if there is
+/// none of a trusted owner. Nothing of another user is opened or waited for.
+pub fn repository_in(directory: &Path) -> Option<PathBuf> {
+    let (opened, shown) = trust::open_directory(&directory.join("repo"), &trust::is_trusted).ok()?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let open =
+        |name: &str| beneath::open(&opened, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, resolve).ok();
+    let begins_so = |file: OwnedFd| {
+        let file = File::from(file);
+        file.metadata().is_ok_and(|found| found.is_file())
+            && first_bytes(file).is_some_and(|start| MAGIC.starts_with(&start) && start.len() == FIRST)
+    };
+    // Branch `main` of version 1 always exists.
+    (open("repo").is_some_and(begins_so) || open("refs/branch.main/ref.json").is_some()).then_some(shown)
 }
 
 /// Fails with `kind` if `place`, a path without links that `shown` describes, is inside the

@@ -20,6 +20,7 @@ use super::verify::{self, VerifyOptions};
 use super::{Generation, MAX_SNAPSHOT, Repository, check_storage_writable, v1};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, Metered};
+use icechunkfs_base::shell;
 use icechunkfs_base::times::Clock;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::repo_state::{Operation, RepoState};
@@ -337,8 +338,8 @@ pub(super) fn ref_not_found(kind: RefKind, name: &str) -> Error {
 
 pub(super) fn exists(kind: RefKind, name: &str, there: ObjectId) -> Error {
     let help = match kind {
-        RefKind::Branch => "`branch REPO reset` moves it",
-        RefKind::Tag => "tags never change",
+        RefKind::Branch => format!("`icechunkfs branch REPO reset {} --to REF` moves it", shell::quote(name)),
+        RefKind::Tag => "tags never change".to_owned(),
     };
     Error::new(ErrorKind::AlreadyExists, format!("there is a {kind} `{name}` already, at {there}; {help}"))
 }

@@ -57,6 +57,7 @@ use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::repo_info::RepoInfo;
 use icechunkfs_format::format::repo_state::RepoState;
 use icechunkfs_format::format::snapshot::Snapshot;
+use icechunkfs_store::recognize;
 use icechunkfs_store::storage::{Contact, Storage, Version, decoded};
 
 /// Maximum size of the stored `repo` object, in bytes. The object is compressed, and its own limit
@@ -458,8 +459,11 @@ fn no_repository(storage: &dyn Storage) -> Error {
     let has = |folder: &str| storage.local_path().is_some_and(|path| path.join(folder).is_dir());
     let message = if has("snapshots") && has("overwritten") {
         format!("{place} has the folders of a repository, but no `repo`: {EARLIER_STATES}")
+    } else if let Some(below) = storage.local_path().and_then(|path| recognize::repository_in(&path)) {
+        let below = below.display();
+        format!("{place} holds no Icechunk repository, but {below} is one: name that")
     } else {
-        format!("{place} holds no Icechunk repository: there is neither `repo` nor `refs` in it")
+        format!("{place} holds no Icechunk repository: it has neither a file `repo` nor the refs of one")
     };
     Error::new(ErrorKind::NotARepository, message)
 }

@@ -258,9 +258,10 @@ pub(super) async fn read_state(storage: &dyn Storage) -> Result<RepoState> {
 
 /// Returns the error for a repository that takes no writes.
 pub(super) fn read_only(location: &str, status: &Status) -> Error {
-    let reason = status.reason.as_deref().unwrap_or("no reason is given");
+    let reason = status.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
     let name = status.name().replace('_', "-");
-    Error::new(ErrorKind::ReadOnly, format!("{location} is set {name}: {reason}"))
+    let next = "`icechunkfs config REPO status online` allows changes again";
+    Error::new(ErrorKind::ReadOnly, format!("{location} is set {name}{reason}; {next}"))
 }
 
 /// Returns the name, below `overwritten/`, of a copy of `file` made at `now` (microseconds since

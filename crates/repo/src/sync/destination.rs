@@ -324,11 +324,7 @@ impl Destination {
         let place = self.place();
         let sizes = if there == here { format!("{here} bytes in each") } else { format!("{there} and {here} bytes") };
         let remedy = if key.ends_with(&ObjectId::INITIAL.to_string()) {
-            return Error::corrupt(format!(
-                "{place} and {} have different first commits ({key}): they were created or migrated separately, so that no commit \
-                 can be copied. No ref was moved; `icechunkfs clone` makes a repository to which commits can be copied",
-                self.source
-            ));
+            return Error::corrupt(made_separately(&place, &self.source));
         } else if self.is_repository {
             format!(
                 "nothing was replaced and no ref was moved; `icechunkfs verify --chunks` tells which of them is damaged, if one is; what no ref of \
@@ -339,6 +335,14 @@ impl Destination {
         };
         Error::corrupt(format!("{key} is one object in {place} and another in {} ({sizes}): {remedy}", self.source))
     }
+}
+
+/// Says that nothing can be copied from `source` to `place`, whose histories begin otherwise.
+pub(super) fn made_separately(place: &str, source: &str) -> String {
+    format!(
+        "{place} and {source} have different first commits: they were created or migrated separately, so that no commit can be \
+         copied. No ref was moved; `icechunkfs clone` makes a repository to which commits can be copied"
+    )
 }
 
 /// Returns the MD5 sum of object `key` that its store vouches for, if it does.

@@ -8,18 +8,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::amended::Amended;
-use super::destination::Destination;
+use super::destination::{Destination, made_separately};
 use super::history::Outstanding;
 use super::notes::CopyNotes;
 use super::objects::Copy;
 use super::{Counters, Ends, Failure, check_logs, check_metadata, removal};
-use crate::repo::Repository;
 use crate::repo::change_refs::{RefKind, check_new_name};
 use crate::repo::clock::is_of_future;
 use crate::repo::history::{is_ancestor, walk_all};
 use crate::repo::import_ref::{RefImport, StoredCommits, import_refs};
 use crate::repo::refs::{Refs, unknown_name};
 use crate::repo::revision::is_revision_of_another;
+use crate::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, Metered};
 use icechunkfs_base::stages::Stages;
@@ -339,8 +339,20 @@ async fn change_of(
     if is_newer && options.is_pull {
         return Ok(Change::Newer);
     }
+    if !is_newer && are_separate(source, destination).await {
+        let [here, there] = [source, destination].map(|repository| repository.storage().location());
+        return Ok(Change::Refused(printable::line(&made_separately(there, here))));
+    }
     let why = with_other_commits(source, destination, found, is_newer, options);
     Ok(Change::Refused(printable::line(&why)))
+}
+
+/// Returns true if the repositories were created separately: their first snapshots, which have one
+/// id, differ. One that has expired, or cannot be read, tells nothing.
+async fn are_separate(source: &Repository, destination: &Repository) -> bool {
+    let key = format!("snapshots/{}", ObjectId::INITIAL);
+    let [source, destination] = [source, destination].map(|repository| repository.storage().get(&key, MAX_SNAPSHOT));
+    matches!(tokio::join!(source, destination), (Ok(one), Ok(other)) if one != other)
 }
 
 /// Returns why a branch is refused that has commits that the source does not have, and the commands
@@ -379,7 +391,7 @@ fn with_other_commits(
     format!(
         "the destination has other commits, up to {from}. To merge both, while the branch is not mounted: \
          `icechunkfs branch {here} create{of_here} {at} {kept} && icechunkfs pull --force{of_both} -- {here} {there} {name} && \
-         icechunkfs merge {into}{of_here} -- {here} {kept}`. --force alone removes commits from that branch"
+         icechunkfs merge --delete-source {into}{of_here} -- {here} {kept}`. --force alone removes commits from that branch"
     )
 }
 
