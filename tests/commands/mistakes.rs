@@ -221,8 +221,8 @@ fn a_group_that_two_mounts_made_is_settled_by_the_command_that_is_told() {
     assert_eq!([&keys["g/a/c/0"][..], &keys["g/b/c/0"]], [b"a", b"b"]);
 }
 
-/// More than the document is in conflict where the group took the place of another one, or was moved
-/// there: a discard of the document would do nothing, or be refused.
+/// More than the document is in conflict where the group took the place of another one, or was
+/// moved there: a discard of the document would do nothing, or be refused.
 #[test]
 fn a_group_that_was_replaced_or_moved_is_settled_by_the_command_that_is_told() {
     for is_moved in [false, true] {

@@ -486,7 +486,8 @@ fn a_file_of_a_hundred_thousand_variables_is_made_within_its_memory() {
     let directory = tempfile::tempdir().unwrap();
     let begin = Instant::now();
     let repo = create(directory.path(), &arrays);
-    println!("created: {:?}", begin.elapsed());
+    let created = begin.elapsed();
+    println!("created: {created:?}");
     let mount = Mount::new(&repo, &["--view", "netcdf"]);
     let begin = Instant::now();
     let path = mount.path().join("ocean.nc");
@@ -499,7 +500,8 @@ fn a_file_of_a_hundred_thousand_variables_is_made_within_its_memory() {
     fs::File::open(&path).unwrap().read_exact_at(&mut last, size - 4).unwrap();
     assert_eq!(last, [4, 0, 5, 0]);
     assert_eq!(fs::read_to_string(mount.path().join(".icechunk/netcdf")).unwrap(), "");
-    assert!(made < Duration::from_secs(60), "{made:?}");
+    // A time would say how busy the machine is.
+    assert!(made < 4 * created, "{made:?}");
     assert!(peak < 512 << 10, "{peak} KiB");
     drop(mount);
     // Without room for it, the file cannot be read; nothing else happens.

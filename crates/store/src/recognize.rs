@@ -85,8 +85,8 @@ pub fn repository_around(place: &Path) -> Option<PathBuf> {
     place.ancestors().filter(here).find(|outer| is_repository(outer)).map(Path::to_owned)
 }
 
-/// Returns the repository `repo` in `directory`, a usual name and easily forgotten; none if there is
-/// none of a trusted owner. Nothing of another user is opened or waited for.
+/// Returns the repository `repo` in `directory`, a usual name and easily forgotten; none if there
+/// is none of a trusted owner. Nothing of another user is opened or waited for.
 pub fn repository_in(directory: &Path) -> Option<PathBuf> {
     let (opened, shown) = trust::open_directory(&directory.join("repo"), &trust::is_trusted).ok()?;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
