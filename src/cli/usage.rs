@@ -303,8 +303,9 @@ pub(super) fn with_swapped(error: Failure, words: &[OsString]) -> Failure {
         return error;
     }
     let name = first.to_string_lossy();
-    let is_name = !name.contains('/') && !name.starts_with('.');
-    if let (Some(command @ ("branch" | "tag")), [], true) = (command_of(words).as_deref(), rest, is_name) {
+    // The action that is meant without one has been added.
+    let is_name = !name.contains('/') && !name.starts_with('.') && rest.iter().all(|word| *word == "list");
+    if let (Some(command @ ("branch" | "tag")), true) = (command_of(words).as_deref(), is_name) {
         let name = shell::quote(&name);
         let message = format!("{error}; the repository comes first: icechunkfs {command} REPO create {name}");
         return Failure::new(error.kind(), message);

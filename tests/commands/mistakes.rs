@@ -168,7 +168,8 @@ fn branches_that_have_parted_are_brought_together_by_the_commands_that_are_told(
         assert_eq!(pushed.status.code(), Some(1));
         commands_in(&pushed.all()).iter().for_each(|command| drop(shell(command).success()));
         assert_eq!(refs(here)["branches"]["main"], refs(there)["branches"]["main"]);
-        assert_eq!(refs(here)["branches"].as_object().unwrap().len(), 1, "the branch in between is gone");
+        let is_left = refs(here)["branches"].as_object().unwrap().keys().any(|name| name.starts_with("mine-"));
+        assert!(!is_left, "the branch in between is gone");
         assert_is_copy(command, there, here);
     }
 }
@@ -199,11 +200,11 @@ fn a_group_that_two_mounts_made_is_settled_by_the_command_that_is_told() {
         std::fs::create_dir_all(root.join("g").join(name).join("c")).unwrap();
         std::fs::write(root.join("g/zarr.json"), GROUP).unwrap();
         std::fs::write(root.join("g").join(name).join("zarr.json"), raw_array(&[4], &[2])).unwrap();
-        std::fs::write(root.join("g").join(name).join("c/0"), name).unwrap();
+        std::fs::write(root.join("g").join(name).join("c/0"), name.repeat(2)).unwrap();
     }
     let [one, two] = &mounts;
     one.commit("one").unwrap();
-    let refused = run_on(&two.root(), &["commit", "-m", "two"]).failure();
+    let refused = run_on(two.root(), &["commit", "-m", "two"]).failure();
     assert!(refused.contains("2 conflicts"), "{refused}");
     let told = two.read_control("conflicts");
     let commands =
@@ -215,10 +216,10 @@ fn a_group_that_two_mounts_made_is_settled_by_the_command_that_is_told() {
     }
     assert!(!two.read_control("status").contains("conflict"), "{}", two.read_control("status"));
     assert_eq!(two.read_control("conflicts"), "no conflicts\n");
-    let done = run_on(&two.root(), &["commit", "--strict", "-m", "two"]).text();
+    let done = run_on(two.root(), &["commit", "--strict", "-m", "two"]).text();
     assert!(!done.contains("no group") && done.contains("rebased onto 1 concurrent commit"), "{done}");
     let keys = Reference::open(&place).keys();
-    assert_eq!([&keys["g/a/c/0"][..], &keys["g/b/c/0"]], [b"a", b"b"]);
+    assert_eq!([&keys["g/a/c/0"][..], &keys["g/b/c/0"]], [b"aa", b"bb"]);
 }
 
 /// More than the document is in conflict where the group took the place of another one, or was
@@ -265,7 +266,7 @@ fn what_a_commit_deletes_and_leaves_out_is_said() {
     let made = std::fs::File::create(mount.control("comit"));
     assert_eq!(made.unwrap_err().raw_os_error(), Some(libc::EPERM));
     let errors = mount.read_control("errors");
-    assert!(errors.contains("no such control file; did you mean `commit`?"), "{errors}");
+    assert!(errors.contains("no such control file; did you mean `commit`"), "{errors}");
     std::fs::remove_file(mount.control("status")).unwrap_err();
     assert_eq!(mount.read_control("errors"), errors);
     std::fs::remove_dir_all(root.join("a")).unwrap();
@@ -304,7 +305,8 @@ fn a_mount_or_its_parent_is_taken_for_the_repository_where_that_is_meant() {
 fn a_revert_that_no_side_can_win_says_how_to_find_the_commits_to_take_back_first() {
     let (_directory, place, reference) = empty(SpecVersionBin::V2);
     let document = raw_array(&[4], &[2]);
-    reference.commit(&[("zarr.json", GROUP.as_bytes()), ("a/zarr.json", document.as_bytes())], "an array");
+    reference.commit(&[("zarr.json", GROUP.as_bytes())], "the root");
+    reference.commit(&[("a/zarr.json", document.as_bytes())], "an array");
     let array = reference.history()[0].0.clone();
     reference.commit(&[("a/c/0", b"xx")], "a chunk");
     let written = reference.history()[0].0.clone();
