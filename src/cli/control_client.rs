@@ -30,8 +30,8 @@ const GLANCE: Duration = Duration::from_secs(2);
 #[derive(Debug, Args)]
 pub(crate) struct CommitSettings {
     /// The commit message [default: Changes made through a mount].
-    #[arg(short, long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    message: String,
+    #[arg(short, long, value_name = "TEXT", value_parser = message)]
+    message: Option<String>,
     /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
@@ -53,11 +53,19 @@ pub(crate) struct CommitSettings {
     detach: bool,
 }
 
+/// Returns the message `text`. An empty one is rarely meant: a variable of a script has no value.
+fn message(text: &str) -> std::result::Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("the message is empty: write one, or leave -m out".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 impl CommitSettings {
     /// Returns the options of the commit.
     pub(super) fn options(&self) -> Result<CommitOptions> {
         Ok(CommitOptions {
-            message: self.message.clone(),
+            message: self.message.clone().unwrap_or_default(),
             metadata: replace_commits::metadata(&self.metadata)?,
             amend: false,
             on_conflict: self.on_conflict,

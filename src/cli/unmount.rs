@@ -136,8 +136,10 @@ fn left_behind(mount: &OpenMount) -> Result<Option<LeftBehind>> {
     let untracked = (untracked > 0).then(|| size::counted(untracked, "untracked file"));
     let nodes = status.added.len() + status.changed.len() + status.deleted.len() + status.moved.len();
     let chunks = chunks_written + chunks_deleted;
-    let changes = (!clean).then(|| format!("{} ({})", counted(nodes, chunks), size::text(bytes)));
-    let what: Vec<String> = changes.into_iter().chain(untracked).collect();
+    let changes = (nodes + chunks > 0).then(|| format!("{} ({})", counted(nodes, chunks), size::text(bytes)));
+    let faults = status.violations.len();
+    let faults = (faults > 0).then(|| format!("{faults} that cannot be committed"));
+    let what: Vec<String> = changes.into_iter().chain(faults).chain(untracked).collect();
     if what.is_empty() {
         return Ok(None);
     }

@@ -205,6 +205,8 @@ fn missing(error: &Error, command: Option<&str>, words: &[OsString]) -> Option<S
     let Some(ContextValue::Strings(all)) = error.get(ContextKind::InvalidArg) else { return None };
     let is_missing = |name: &str| all.iter().any(|arg| arg == name);
     let range = words.iter().filter_map(|word| word.to_str()?.split_once(".."));
+    // Three dots mean the same here: both are compared as they are.
+    let range = range.map(|(from, to)| (from, to.trim_start_matches('.')));
     let mut range = range.filter(|(from, to)| !from.is_empty() && !to.is_empty() && !to.starts_with('/'));
     match command {
         Some("diff") if is_missing("<TO>") => {

@@ -252,6 +252,56 @@ fn a_group_that_was_replaced_or_moved_is_settled_by_the_command_that_is_told() {
 }
 
 #[test]
+fn a_removed_group_in_which_others_made_a_node_is_named() {
+    let (directory, place, reference) = empty(SpecVersionBin::V2);
+    reference.commit(&[("zarr.json", GROUP.as_bytes()), ("g/zarr.json", GROUP.as_bytes())], "a group");
+    let mount = Writable::placed(&place, &directory.path().join("scratch"), &[]);
+    let root = mount.root();
+    for name in ["removed", "moved"] {
+        match name {
+            "removed" => std::fs::remove_dir_all(root.join("g")).unwrap(),
+            _ => std::fs::rename(root.join("g"), root.join("h")).unwrap(),
+        }
+        let key = format!("g/{name}/zarr.json");
+        Reference::open(&place).commit(&[(&key, GROUP.as_bytes())], "a node");
+        let refused = run_on(&root, &["commit", "-m", "less"]).failure();
+        let told = refused.split("icechunkfs discard ").nth(1).unwrap().split(", then").next().unwrap();
+        assert!(refused.contains(&format!("/g/{name}")) && refused.contains("to keep what they added"), "{refused}");
+        shell(&format!("{} discard {told}", program())).success();
+        run_on(&root, &["refresh"]).success();
+        assert_eq!(mount.read_control("conflicts"), "no conflicts\n");
+        assert!(root.join(&key).exists() && !root.join("h").exists(), "{name}");
+    }
+}
+
+#[test]
+fn a_merge_names_the_commit_that_made_the_change() {
+    let (_directory, place, reference) = empty(SpecVersionBin::V2);
+    let document = raw_array(&[4], &[2]);
+    reference.commit(&[("zarr.json", GROUP.as_bytes()), ("a/zarr.json", document.as_bytes())], "an array");
+    reference.create_branch("side");
+    Reference::open(&place).on("side").commit(&[("a/c/0", b"xx")], "theirs");
+    reference.commit(&[("a/c/0", b"yy")], "ours");
+    let ours = reference.history()[0].0.clone();
+    reference.commit(&[("g/zarr.json", GROUP.as_bytes())], "nothing to do with it");
+    let why = run_on(&place, &["merge", "side"]).failure();
+    assert!(why.contains(&format!("(commit {ours} \"ours\")")), "{why}");
+}
+
+#[test]
+fn changes_that_cannot_be_committed_are_counted() {
+    let mount = Writable::new(&[]);
+    let root = mount.root();
+    std::fs::create_dir(root.join("bad")).unwrap();
+    std::fs::write(root.join("bad/zarr.json"), "{").unwrap();
+    let listed = icechunkfs(["list"]).text();
+    let line = listed.lines().find(|line| line.contains(text(&root))).unwrap();
+    assert!(line.contains("1 that cannot be committed"), "{listed}");
+    let said = icechunkfs(["unmount", text(&root)]).all();
+    assert!(said.contains("uncommitted changes: 1 that cannot be committed"), "{said}");
+}
+
+#[test]
 fn what_a_commit_deletes_and_leaves_out_is_said() {
     let mount = Writable::new(&[]);
     let root = mount.root();
@@ -315,6 +365,7 @@ fn a_revert_that_no_side_can_win_says_how_to_find_the_commits_to_take_back_first
     let why = run_on(&place, &["revert", &array]).failure();
     let told = commands_in(&why);
     assert_eq!(told.len(), 1, "{why}");
+    assert!(why.contains(&format!("(commit {written}")), "{why}");
     let listed = shell(&told[0]).text();
     assert!(listed.contains(&written) && !listed.contains("a group"), "{listed}");
     run_on(&place, &["revert", &written]).success();
@@ -455,6 +506,8 @@ fn command_lines_with_a_mistake_are_answered_with_what_was_meant() {
         ("tag REPO remove v1", "icechunkfs tag REPO delete NAME"),
         ("branch REPO delete x --foo", "Usage: icechunkfs branch <REPO> delete"),
         ("create new", "icechunkfs init"),
+        ("diff REPO v1...main", "icechunkfs diff REPO v1 main"),
+        ("commit REPO -m ", "the message is empty"),
         ("delete REPO", "icechunkfs branch REPO delete NAME"),
         ("clone REPO copy --branch main", "Usage: icechunkfs clone [OPTIONS] <REPO> <DEST>"),
         ("clone REPO copy --branch main", "all branches"),

@@ -55,6 +55,7 @@ pub(super) struct ChangeCounts {
     chunks: usize,
     bytes: u64,
     untracked: usize,
+    faults: usize,
 }
 
 impl fmt::Display for ChangeCounts {
@@ -64,7 +65,8 @@ impl fmt::Display for ChangeCounts {
             1 => format!("1 {}", what.trim_end_matches('s')),
             count => format!("{count} {what}"),
         });
-        let shown: Vec<String> = shown.collect();
+        let faults = (self.faults > 0).then(|| format!("{} that cannot be committed", self.faults));
+        let shown: Vec<String> = shown.chain(faults).collect();
         f.write_str(if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }.as_str())
     }
 }
@@ -143,6 +145,7 @@ fn uncommitted(answer: &[u8]) -> Option<ChangeCounts> {
         chunks: status.chunks_written + status.chunks_deleted,
         bytes: status.bytes,
         untracked: status.untracked.len(),
+        faults: status.violations.len(),
     })
 }
 

@@ -21,7 +21,8 @@ const SHOWN_ID: usize = 8;
 pub(crate) struct ListArgs {
     /// Print a list of {"mountpoint", "repository", "kind" (branch, tag, snapshot or as_of), "ref",
     /// "snapshot", "read_only", "owner" (a user ID), "pid", "health" (alive, hanging, dead,
-    /// private, covered or unknown), "uncommitted" ({"nodes", "chunks", "bytes", "untracked"})}. A
+    /// private, covered or unknown), "uncommitted" ({"nodes", "chunks", "bytes", "untracked",
+    /// "faults"})}. A
     /// member is null if it is not known, "uncommitted" also if the mount is read-only.
     #[arg(long)]
     json: bool,

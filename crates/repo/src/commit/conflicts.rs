@@ -119,9 +119,21 @@ pub struct Conflict {
     pub other: ObjectId,
     /// Beginning of the message of the concurrent commit.
     pub message: String,
-    /// True if both sides created a group there: what is below need not be in conflict.
+    /// Part of the change set that is in conflict, for the command that takes it back.
     #[serde(skip)]
-    pub is_of_groups: bool,
+    pub own: OwnChange,
+}
+
+/// Part of a change set that is in conflict.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum OwnChange {
+    /// The change at the conflict's path.
+    #[default]
+    Path,
+    /// The document of a new group at the conflict's path, and nothing below.
+    NewGroup,
+    /// The removal of the group at this path, or the move to this path.
+    Removal(String),
 }
 
 /// Returns true if all conflicts are about chunks that both sides changed.
@@ -320,7 +332,7 @@ impl ConflictSet<'_> {
             let path = path.to_owned();
             let message = commit.message.clone();
             let other = commit.id;
-            Conflict { kind, path, coords: Vec::new(), members: Vec::new(), other, message, is_of_groups: false }
+            Conflict { kind, path, coords: Vec::new(), members: Vec::new(), other, message, own: OwnChange::Path }
         });
         conflict.coords.extend(coords);
     }
@@ -335,13 +347,12 @@ impl ConflictSet<'_> {
         }
     }
 
-    /// Adds a conflict about a node that both created at `path`.
-    fn add_created_by_both(&mut self, path: &str, is_of_groups: bool, at: usize) {
-        let kind = ConflictKind::NewNodeConflictsWithExistingNode;
+    /// Adds a conflict at `path` with what of the change set it is about.
+    fn add_with(&mut self, kind: ConflictKind, path: &str, own: OwnChange, at: usize) {
         self.add(kind, path, Vec::new(), at);
         let at = at.min(self.commits.len().saturating_sub(1));
         if let Some(conflict) = self.conflicts.get_mut(&(path.to_owned(), kind, at)) {
-            conflict.is_of_groups = is_of_groups;
+            conflict.own = own;
         }
     }
 
@@ -636,7 +647,8 @@ fn path_conflicts(
             // document that is new.
             let is_new = !before.by_path.contains_key(path) && changes.created.iter().any(|node| node.path == **path);
             let is_of_groups = is_new && !is_array && after.by_id.get(id).is_some_and(|node| !node.is_array);
-            found.add_created_by_both(path, is_of_groups, by(id));
+            let own = if is_of_groups { OwnChange::NewGroup } else { OwnChange::Path };
+            found.add_with(ConflictKind::NewNodeConflictsWithExistingNode, path, own, by(id));
         }
         for above in ancestors(path) {
             let there = after.by_path.get(above).filter(|id| !removed_ids.contains(id));
@@ -661,11 +673,13 @@ fn path_conflicts(
             break;
         }
     }
+    let moved_to: HashMap<&str, &str> = changes.moved.iter().map(|one| (one.from.as_str(), one.to.as_str())).collect();
     for (id, at) in theirs.created.iter().chain(&theirs.moved) {
         let Some(StoredNode { path, .. }) = after.by_id.get(id).filter(|_| !removed_ids.contains(id)) else { continue };
         for above in ancestors(path) {
             if removed_paths.contains(above) {
-                found.add(ConflictKind::NewNodeInDeletedGroup, path, Vec::new(), *at);
+                let group = moved_to.get(above).copied().unwrap_or(above).to_owned();
+                found.add_with(ConflictKind::NewNodeInDeletedGroup, path, OwnChange::Removal(group), *at);
             } else if ours.get(above) == Some(&true) {
                 found.add(ConflictKind::NewNodeInInvalidGroup, path, Vec::new(), *at);
             }

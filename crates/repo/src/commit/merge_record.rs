@@ -14,7 +14,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::conflicts::{Conflict, ConflictKind};
+use super::conflicts::{Conflict, ConflictKind, OwnChange};
 use icechunkfs_base::error::Result;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
@@ -141,7 +141,7 @@ impl MergeCommit {
                     members: Vec::new(),
                     other: commit.id,
                     message: commit.title(),
-                    is_of_groups: false,
+                    own: OwnChange::default(),
                 }));
             }
         }

@@ -122,7 +122,7 @@ mod tests {
             members,
             other: commit(other),
             message: String::new(),
-            is_of_groups: false,
+            own: Default::default(),
         }
     }
 

@@ -7,7 +7,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::changes::{ChangeSet, ChunkChange, DeletedNode, WrittenNode};
-use super::conflicts::{self, ChunkSet, Concurrent, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind};
+use super::conflicts::{
+    self, ChunkSet, Concurrent, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind, OwnChange,
+};
 use super::documents::take_merged;
 use super::moves::find_moved;
 use super::rebase;
@@ -55,7 +57,7 @@ pub fn reduce(
         members: Vec::new(),
         other: commit.id,
         message: commit.title(),
-        is_of_groups: false,
+        own: OwnChange::default(),
     }));
     Ok(conflicts)
 }

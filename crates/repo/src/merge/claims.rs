@@ -94,13 +94,18 @@ impl Touched {
     }
 
     /// Returns true if the node or any of its chunks was changed.
-    fn has_any_of(&self, node: NodeId) -> bool {
+    pub(super) fn has_any_of(&self, node: NodeId) -> bool {
         self.has_node(node) || self.chunks.contains_key(&node)
     }
 
     /// Returns true if the chunk was changed, or its array: a new shape may drop it.
     fn has_chunk(&self, node: NodeId, coords: &Coords) -> bool {
         self.has_node(node) || self.chunks.get(&node).is_some_and(|chunks| chunks.contains(coords))
+    }
+
+    /// Returns true if the chunk itself was changed.
+    pub(super) fn lists_chunk(&self, node: NodeId, coords: &Coords) -> bool {
+        self.chunks.get(&node).is_some_and(|chunks| chunks.contains(coords))
     }
 
     /// Returns true if these commits changed anything that `others` did.

@@ -11,6 +11,7 @@
 //! [`commit_by_commit`] keeps the commits of the source instead. [`revert`] takes commits back.
 
 mod ancestor;
+mod authors;
 mod base;
 mod claims;
 mod commit_by_commit;
@@ -148,8 +149,13 @@ async fn plan_on(
     let commits: Vec<SnapshotInfo> = commits.into_iter().filter_map(|id| history.get(id).cloned()).collect();
     let tip_commit = history.get(into).cloned();
     let tip_commit = tip_commit.ok_or_else(|| Error::corrupt(format!("{into} is not in its own history")))?;
-    let Applied { changes, conflicts, .. } =
+    let Applied { changes, mut conflicts, .. } =
         sides::apply(reader, before, &source, &tip, &tip_commit, options.on_conflict).await?;
+    if !conflicts.is_empty() {
+        let below = history.ancestors(base.id);
+        let line = history.first_parents(into).map(|commit| commit.id).take_while(|id| !below.contains(id));
+        authors::name_commits(repository, line, [&tip, before], &mut conflicts).await;
+    }
     if conflicts.is_empty() && options.ancestor.is_none() {
         let around = base::Surroundings { repository, reader, engine, history: &history };
         let sides = base::Sides { source: &source, tip: &tip, tip_commit: &tip_commit };

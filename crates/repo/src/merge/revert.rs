@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use tracing::info;
 
+use super::authors;
 use super::sides::{self, Applied};
 use super::{MAX_PLANS, contended};
 use crate::commit::changes::ChangeSet;
@@ -117,7 +118,9 @@ pub async fn plan_on(
     let side = repository.snapshot(before, MAX_SNAPSHOT).await.context(missing)?;
     let common = repository.snapshot(after.id, MAX_SNAPSHOT).await?;
     let tip = repository.commit(now.id()).await?;
-    let Applied { changes, conflicts, .. } = sides::apply(reader, &common, &side, now, &tip, on_conflict).await?;
+    let Applied { changes, mut conflicts, .. } = sides::apply(reader, &common, &side, now, &tip, on_conflict).await?;
+    let later = history.iter().take_while(|info| info.id != after.id).map(|info| info.id);
+    authors::name_commits(repository, later, [now, &common], &mut conflicts).await;
     // An expiration gives a commit another parent than it was made for.
     if !are_logged(&logs, &changes)? {
         return Err(Error::invalid(format!(
@@ -181,19 +184,19 @@ pub fn next_step(place: &str, branch: &str, conflicts: &[Conflict]) -> String {
     let has_sides = |conflict: &&Conflict| {
         matches!(conflict.kind, ConflictKind::ChunkDoubleUpdate | ConflictKind::ZarrMetadataDoubleUpdate)
     };
-    let Some(conflict) = conflicts.iter().find(|conflict| !has_sides(conflict)) else {
-        return "--on-conflict takes one side's chunks and members of zarr.json; otherwise take the later commits back, too".to_owned();
-    };
+    let undecidable = conflicts.iter().find(|conflict| !has_sides(conflict));
+    let Some(conflict) = undecidable.or(conflicts.first()) else { return String::new() };
     let path = printable::line(&conflict.path);
-    let what = conflict.kind.describe();
+    let what = match undecidable {
+        Some(conflict) => format!("No side can be taken at {path}: {}.", conflict.kind.describe()),
+        None => "--on-conflict takes one side's chunks and members of zarr.json.".to_owned(),
+    };
     // Of a store, the options are needed, too.
     let list = if place.contains("://") {
-        "`icechunkfs log` with this path".to_owned()
+        format!("`icechunkfs log` lists the commits that changed {path}")
     } else {
         let [place, path, branch] = [place, conflict.path.as_str(), branch].map(shell::quote);
-        format!("`icechunkfs log {place} {path} --branch={branch}`")
+        format!("`icechunkfs log {place} {path} --branch={branch}` lists the commits that changed it")
     };
-    format!(
-        "No side can be taken at {path}: {what}. Take the later commits back first that changed it: {list} lists them"
-    )
+    format!("{what} To take the later commits back first: {list}")
 }

@@ -23,7 +23,7 @@ use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_repo::commit::changes::ChunkChange;
-use icechunkfs_repo::commit::conflicts::{Conflict, ConflictKind};
+use icechunkfs_repo::commit::conflicts::{Conflict, ConflictKind, OwnChange};
 use icechunkfs_repo::commit::documents::{MergedDocuments, take_merged};
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{TreePlace, ZARR_JSON};
@@ -120,7 +120,7 @@ pub(super) fn as_conflicts(collisions: Vec<Collision>, tip: &Snapshot) -> Vec<Co
         members: Vec::new(),
         other: tip.id(),
         message: tip.message().to_owned(),
-        is_of_groups: false,
+        own: OwnChange::default(),
     };
     collisions.into_iter().map(conflict).collect()
 }

@@ -27,7 +27,7 @@ use icechunkfs_base::{printable, shell};
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::zarr::three_way::Side;
 use icechunkfs_repo::commit::changes::{ChangeSet, ChunkChange, WrittenNode};
-use icechunkfs_repo::commit::conflicts::{Conflict, ConflictKind};
+use icechunkfs_repo::commit::conflicts::{Conflict, ConflictKind, OwnChange};
 use icechunkfs_repo::commit::settlements::Settlements;
 use icechunkfs_repo::compare::scope::is_below;
 use icechunkfs_tree::tree::Tree;
@@ -207,6 +207,13 @@ impl OpenConflicts {
 fn remedy(conflict: &Conflict, mountpoint: &str) -> String {
     let place = shell::quote(mountpoint);
     let path = shell::quote(&conflict.path);
+    if let OwnChange::Removal(group) = &conflict.own {
+        let group = shell::quote(group);
+        return format!(
+            "to keep what they added: icechunkfs discard {place} {group}, then commit or refresh; to remove or move the group \
+             anyway: discard that, icechunkfs refresh {place}, and do it again"
+        );
+    }
     match conflict.kind {
         ConflictKind::ChunkDoubleUpdate | ConflictKind::ZarrMetadataDoubleUpdate => {
             format!("to settle it: icechunkfs resolve {place} {path} --ours (or --theirs), then commit")
@@ -218,9 +225,12 @@ fn remedy(conflict: &Conflict, mountpoint: &str) -> String {
              icechunkfs refresh {place}, and delete it again"
         ),
         // A discard of the group would take everything below with it.
-        ConflictKind::NewNodeConflictsWithExistingNode if conflict.is_of_groups => {
+        ConflictKind::NewNodeConflictsWithExistingNode if conflict.own == OwnChange::NewGroup => {
             let document = shell::quote(&join(&conflict.path, ZARR_JSON));
-            format!("to take their group, with what is below yours: icechunkfs discard {place} {document}, then commit")
+            format!(
+                "to take their group, with what is below yours: icechunkfs discard {place} {document}, then commit, or refresh if \
+                 that was all"
+            )
         }
         _ => format!(
             "to discard your change, with all below {path}: icechunkfs discard {place} {path}, then commit; to keep it: copy it \
