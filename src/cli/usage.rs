@@ -176,25 +176,19 @@ fn with_tip(mut error: Error, command: Option<&str>, words: &[OsString]) -> Erro
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![printable::line(&tip).into()]));
     }
     // The parser's usage has the argument that it guessed.
-    if let Some(usage) = command.and_then(|_| usage_of(words)) {
-        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
+    if command.is_some() {
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage_of(words)));
     }
     error
 }
 
 /// Returns the usage of the command, or of its own command, that `words` name.
-fn usage_of(words: &[OsString]) -> Option<clap::builder::StyledStr> {
+fn usage_of(words: &[OsString]) -> clap::builder::StyledStr {
     let mut program = Arguments::command();
     program.build();
-    let mut at = &mut program;
-    let mut depth = 0;
-    for word in words.iter().skip(1).filter_map(|word| word.to_str()) {
-        if at.find_subcommand(word).is_some() {
-            at = at.find_subcommand_mut(word)?;
-            depth += 1;
-        }
-    }
-    (depth > 0).then(|| at.render_usage())
+    let words = words.iter().skip(1).filter_map(|word| word.to_str());
+    let named = words.fold(&program, |at, word| at.find_subcommand(word).unwrap_or(at));
+    named.clone().render_usage()
 }
 
 /// Returns the tip for an argument that is missing.

@@ -188,8 +188,11 @@ impl WorkingFaces {
     /// Records that a program makes a control file that does not exist: what it is told is only
     /// that this is not permitted.
     pub(super) fn note_creation(&self, parent: Face, of: &OsStr) {
-        let is_control = matches!(parent, Face::Control(file) if file.number() == DIRECTORY);
-        if let Some(error) = control::no_such_file(of.as_bytes()).filter(|_| is_control) {
+        // Of every file that is made, this asks no more.
+        if !matches!(parent, Face::Control(file) if file.number() == DIRECTORY) {
+            return;
+        }
+        if let Some(error) = control::no_such_file(of.as_bytes()) {
             self.control.errors().record("create", &error);
         }
     }

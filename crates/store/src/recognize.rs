@@ -92,11 +92,7 @@ pub fn repository_in(directory: &Path) -> Option<PathBuf> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let open =
         |name: &str| beneath::open(&opened, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, resolve).ok();
-    let begins_so = |file: OwnedFd| {
-        let file = File::from(file);
-        file.metadata().is_ok_and(|found| found.is_file())
-            && first_bytes(file).is_some_and(|start| MAGIC.starts_with(&start) && start.len() == FIRST)
-    };
+    let begins_so = |file: OwnedFd| regular(file.into()).is_some_and(has_magic);
     // Branch `main` of version 1 always exists.
     (open("repo").is_some_and(begins_so) || open("refs/branch.main/ref.json").is_some()).then_some(shown)
 }
@@ -121,17 +117,23 @@ fn is_repository(path: &Path) -> bool {
         return false;
     }
     let repo = path.join("repo");
-    let begins_so = || {
-        open_regular(&repo).and_then(first_bytes).is_some_and(|start| MAGIC.starts_with(&start) && start.len() == FIRST)
-    };
+    let begins_so = || open_regular(&repo).is_some_and(has_magic);
     let has_folders = || ["transactions", "overwritten"].iter().all(|folder| path.join(folder).is_dir());
     // Branch `main` of version 1 always exists.
     begins_so() || path.join("refs/branch.main/ref.json").is_file() || (repo.is_file() && has_folders())
 }
 
 fn open_regular(path: &Path) -> Option<File> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    regular(OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?)
+}
+
+fn regular(file: File) -> Option<File> {
     file.metadata().ok()?.is_file().then_some(file)
+}
+
+/// Returns true if a file begins as those of a repository do.
+fn has_magic(file: File) -> bool {
+    first_bytes(file).is_some_and(|start| MAGIC.starts_with(&start) && start.len() == FIRST)
 }
 
 fn first_bytes(file: File) -> Option<Vec<u8>> {

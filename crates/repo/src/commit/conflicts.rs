@@ -325,9 +325,11 @@ struct ConflictSet<'a> {
 }
 
 impl ConflictSet<'_> {
-    fn add(&mut self, kind: ConflictKind, path: &str, coords: Vec<Vec<u32>>, at: usize) {
+    /// Adds a conflict, or more chunks of it, and returns it; none if there is no commit that it
+    /// could be with.
+    fn add(&mut self, kind: ConflictKind, path: &str, coords: Vec<Vec<u32>>, at: usize) -> Option<&mut Conflict> {
         let at = at.min(self.commits.len().saturating_sub(1));
-        let Some(commit) = self.commits.get(at) else { return };
+        let commit = self.commits.get(at)?;
         let conflict = self.conflicts.entry((path.to_owned(), kind, at)).or_insert_with(|| {
             let path = path.to_owned();
             let message = commit.message.clone();
@@ -335,23 +337,19 @@ impl ConflictSet<'_> {
             Conflict { kind, path, coords: Vec::new(), members: Vec::new(), other, message, own: OwnChange::Path }
         });
         conflict.coords.extend(coords);
+        Some(conflict)
     }
 
     /// Adds a conflict about `members` of the `zarr.json` at `path`.
     fn add_members(&mut self, path: &str, members: Vec<String>, at: usize) {
-        let kind = ConflictKind::ZarrMetadataDoubleUpdate;
-        self.add(kind, path, Vec::new(), at);
-        let at = at.min(self.commits.len().saturating_sub(1));
-        if let Some(conflict) = self.conflicts.get_mut(&(path.to_owned(), kind, at)) {
+        if let Some(conflict) = self.add(ConflictKind::ZarrMetadataDoubleUpdate, path, Vec::new(), at) {
             conflict.members = members;
         }
     }
 
     /// Adds a conflict at `path` with what of the change set it is about.
     fn add_with(&mut self, kind: ConflictKind, path: &str, own: OwnChange, at: usize) {
-        self.add(kind, path, Vec::new(), at);
-        let at = at.min(self.commits.len().saturating_sub(1));
-        if let Some(conflict) = self.conflicts.get_mut(&(path.to_owned(), kind, at)) {
+        if let Some(conflict) = self.add(kind, path, Vec::new(), at) {
             conflict.own = own;
         }
     }
@@ -641,11 +639,13 @@ fn path_conflicts(
     let removed_paths = changes.removed_paths();
     let last = usize::MAX;
     let by = |id: &NodeId| theirs.created.get(id).or(theirs.moved.get(id)).copied().unwrap_or(last);
+    let moved_to = changes.moved_to();
+    let moved_here: HashSet<&str> = moved_to.values().copied().collect();
     for (path, is_array) in &ours {
         if let Some(id) = after.by_path.get(path).filter(|id| !removed_ids.contains(id)) {
             // One that was moved there, or that takes the place of the base's, has more than its
             // document that is new.
-            let is_new = !before.by_path.contains_key(path) && changes.created.iter().any(|node| node.path == **path);
+            let is_new = !before.by_path.contains_key(path) && !moved_here.contains(path);
             let is_of_groups = is_new && !is_array && after.by_id.get(id).is_some_and(|node| !node.is_array);
             let own = if is_of_groups { OwnChange::NewGroup } else { OwnChange::Path };
             found.add_with(ConflictKind::NewNodeConflictsWithExistingNode, path, own, by(id));
@@ -673,13 +673,13 @@ fn path_conflicts(
             break;
         }
     }
-    let moved_to: HashMap<&str, &str> = changes.moved.iter().map(|one| (one.from.as_str(), one.to.as_str())).collect();
     for (id, at) in theirs.created.iter().chain(&theirs.moved) {
         let Some(StoredNode { path, .. }) = after.by_id.get(id).filter(|_| !removed_ids.contains(id)) else { continue };
         for above in ancestors(path) {
             if removed_paths.contains(above) {
-                let group = moved_to.get(above).copied().unwrap_or(above).to_owned();
-                found.add_with(ConflictKind::NewNodeInDeletedGroup, path, OwnChange::Removal(group), *at);
+                let now = before.by_path.get(above).and_then(|id| moved_to.get(id)).copied();
+                let own = OwnChange::Removal(now.unwrap_or(above).to_owned());
+                found.add_with(ConflictKind::NewNodeInDeletedGroup, path, own, *at);
             } else if ours.get(above) == Some(&true) {
                 found.add(ConflictKind::NewNodeInInvalidGroup, path, Vec::new(), *at);
             }

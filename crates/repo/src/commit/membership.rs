@@ -60,7 +60,7 @@ mod tests {
         };
         assert_eq!(ungrouped_by(&base, None, &changes), ["/a/b", "/none/e", "/x/y"]);
         assert!(ungrouped_by(&base, None, &ChangeSet::default()).is_empty());
-        // What others have made meanwhile, but not what is deleted here.
+        // Groups that others have made meanwhile count; those that are deleted here do not.
         let newer = [group(0, "/"), group(1, "/a"), group(2, "/a/b"), group(5, "/x")];
         let newer = Snapshot::decode(&snapshot(id(2), &newer), 1 << 20).unwrap();
         assert_eq!(ungrouped_by(&base, Some(&newer), &changes), ["/a/b", "/none/e"]);

@@ -106,6 +106,7 @@ fn add<T: Clone + Ord>(settled: &mut Settled<T>, path: &str, what: &T, side: Sid
 
 #[cfg(test)]
 mod tests {
+    use super::super::conflicts::OwnChange;
     use super::*;
 
     fn commit(number: u8) -> ObjectId {
@@ -122,7 +123,7 @@ mod tests {
             members,
             other: commit(other),
             message: String::new(),
-            own: Default::default(),
+            own: OwnChange::default(),
         }
     }
 

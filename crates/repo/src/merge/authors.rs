@@ -4,6 +4,8 @@
 //! states conflict, the logs of the commits between them are asked, so that a message names the
 //! commit that the user has to look at, and not the newest one.
 
+use std::collections::{HashMap, HashSet};
+
 use super::claims::Touched;
 use crate::commit::conflicts::{Conflict, ConflictKind};
 use crate::repo::Repository;
@@ -23,9 +25,9 @@ pub(super) async fn name_commits(
     states: [&Snapshot; 2],
     conflicts: &mut [Conflict],
 ) {
-    let node = |path: &str| states.iter().find_map(|state| node_at(state, path));
+    let ids = ids_of(conflicts, states);
     let mut open: Vec<(NodeId, &mut Conflict)> =
-        conflicts.iter_mut().filter_map(|conflict| Some((node(&conflict.path)?, conflict))).collect();
+        conflicts.iter_mut().filter_map(|conflict| Some((*ids.get(&conflict.path)?, conflict))).collect();
     for id in line.take(MAX_COMMITS) {
         if open.is_empty() {
             break;
@@ -43,8 +45,14 @@ pub(super) async fn name_commits(
     }
 }
 
-fn node_at(state: &Snapshot, path: &str) -> Option<NodeId> {
-    state.nodes().find(|node| node.path == path).map(|node| node.id)
+/// Returns the node at the path of each conflict, in the first of `states` that has one.
+fn ids_of(conflicts: &[Conflict], states: [&Snapshot; 2]) -> HashMap<String, NodeId> {
+    let wanted: HashSet<&str> = conflicts.iter().map(|conflict| conflict.path.as_str()).collect();
+    let mut ids = HashMap::new();
+    for node in states.iter().flat_map(|state| state.nodes()).filter(|node| wanted.contains(node.path)) {
+        ids.entry(node.path.to_owned()).or_insert(node.id);
+    }
+    ids
 }
 
 fn has_made(touched: &Touched, node: NodeId, conflict: &Conflict) -> bool {

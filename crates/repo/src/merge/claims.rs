@@ -15,7 +15,7 @@ use super::ancestor::History;
 use super::base::Surroundings;
 use super::repacked;
 use super::sides::{Places, chunks_of, in_both};
-use crate::commit::changes::{ChangeSet, ChunkChange};
+use crate::commit::changes::ChangeSet;
 use crate::commit::rebase::read_log_if_any;
 use crate::compare::changes::changes_between;
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -100,7 +100,7 @@ impl Touched {
 
     /// Returns true if the chunk was changed, or its array: a new shape may drop it.
     fn has_chunk(&self, node: NodeId, coords: &Coords) -> bool {
-        self.has_node(node) || self.chunks.get(&node).is_some_and(|chunks| chunks.contains(coords))
+        self.has_node(node) || self.lists_chunk(node, coords)
     }
 
     /// Returns true if the chunk itself was changed.
@@ -224,8 +224,6 @@ fn keep_common(changed: &mut ChangeSet, differs: &ChangeSet) -> Result<()> {
         .collect();
     let documents: HashSet<NodeId> = differs.updated.iter().map(|node| node.id).collect();
     let is_either = |node: &NodeId| existence.contains(node) || documents.contains(node);
-    // Their chunks are in no list.
-    let deleted: HashSet<NodeId> = differs.deleted.iter().map(|node| node.id).collect();
     changed.created.retain(|node| is_either(&node.id));
     changed.deleted.retain(|node| existence.contains(&node.id));
     changed.moved.retain(|moved| existence.contains(&moved.node));
@@ -233,8 +231,7 @@ fn keep_common(changed: &mut ChangeSet, differs: &ChangeSet) -> Result<()> {
     for (node, chunks) in &mut changed.chunks {
         let others = differs.chunks.get(node);
         chunks.retain(|coords, change| {
-            let is_gone = !matches!(change, ChunkChange::Delete) && deleted.contains(node);
-            is_gone || places.lack(*node, coords, change) || others.is_some_and(|others| others.contains_key(coords))
+            places.lack(*node, coords, change) || others.is_some_and(|others| others.contains_key(coords))
         });
     }
     changed.chunks.retain(|_, chunks| !chunks.is_empty());

@@ -69,19 +69,25 @@ pub(super) fn in_both(changes: &ChangeSet, others: &ChunkSet) -> ChunkSet {
 }
 
 /// Places for chunks after some changes: those lists leave out the chunks of an array that its new
-/// shape has no place for.
-pub(super) struct Places(HashMap<NodeId, Vec<u32>>);
+/// shape has no place for, and those of arrays that they delete.
+pub(super) struct Places {
+    /// Chunks per dimension of the arrays whose document changed.
+    grids: HashMap<NodeId, Vec<u32>>,
+    deleted: HashSet<NodeId>,
+}
 
 impl Places {
     /// Returns the places that there are after `changes`.
     ///
     /// Errors: [`icechunkfs_base::error::ErrorKind::Corrupt`] if a changed `zarr.json` has no grid.
     pub(super) fn after(changes: &ChangeSet) -> Result<Self> {
-        Ok(Places(changes.updated.iter().map(|node| Ok((node.id, node.grid()?))).collect::<Result<_>>()?))
+        let grids = changes.updated.iter().map(|node| Ok((node.id, node.grid()?))).collect::<Result<_>>()?;
+        Ok(Places { grids, deleted: changes.deleted.iter().map(|node| node.id).collect() })
     }
 
     /// Returns true if a chunk that was there after `earlier`, a change of it, has none.
     pub(super) fn lack(&self, array: NodeId, coords: &Coords, earlier: &ChunkChange) -> bool {
-        !matches!(earlier, ChunkChange::Delete) && self.0.get(&array).is_some_and(|grid| !is_in_grid(coords, grid))
+        let is_outside = || self.grids.get(&array).is_some_and(|grid| !is_in_grid(coords, grid));
+        !matches!(earlier, ChunkChange::Delete) && (self.deleted.contains(&array) || is_outside())
     }
 }

@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::Session;
-use super::changes::{DetectedChanges, Violation};
+use super::changes::Violation;
 use super::recovery::find_landed;
 use icechunkfs_base::error::{ErrorKind, Result};
 use icechunkfs_format::format::ids::ObjectId;
@@ -132,15 +132,6 @@ pub struct ArrayStatus {
     pub deleted: usize,
 }
 
-/// Returns the files that a commit leaves out, sorted.
-fn untracked_files(detected: &DetectedChanges) -> Vec<UntrackedFile> {
-    let foreign = detected.foreign.iter().map(|chunk| UntrackedFile { path: chunk.path.clone(), why: None });
-    let own = detected.untracked.iter().map(|file| UntrackedFile { path: file.path.clone(), why: file.why.clone() });
-    let mut all: Vec<UntrackedFile> = own.chain(foreign).collect();
-    all.sort_by(|one, other| one.path.cmp(&other.path));
-    all
-}
-
 impl Session {
     /// Returns the status of the working tree and of the branch.
     pub async fn status(&self) -> Result<Status> {
@@ -194,7 +185,8 @@ impl Session {
         let arrays: Vec<ArrayStatus> = arrays.collect();
         let (uploaded_chunks, uploaded_bytes) = self.uploader.uploaded(&detected.changes)?;
         let ungrouped = ungrouped_by(base.tree.snapshot(), None, &detected.changes);
-        let untracked = untracked_files(&detected);
+        let untracked = detected.untracked_files().into_iter();
+        let untracked = untracked.map(|(path, why)| UntrackedFile { path, why }).collect();
         let changes = detected.changes;
         let is_emptied = !changes.deleted.is_empty()
             && changes.deleted.len() == base.tree.snapshot().nodes().count()

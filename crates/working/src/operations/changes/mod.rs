@@ -68,12 +68,19 @@ impl DetectedChanges {
         })
     }
 
+    /// Returns the paths of all files that a commit leaves out, sorted, each with the reason if it
+    /// may have been meant to be committed.
+    pub fn untracked_files(&self) -> Vec<(String, Option<String>)> {
+        let foreign = self.foreign.iter().map(|chunk| (chunk.path.clone(), None));
+        let own = self.untracked.iter().map(|file| (file.path.clone(), file.why.clone()));
+        let mut files: Vec<(String, Option<String>)> = own.chain(foreign).collect();
+        files.sort();
+        files
+    }
+
     /// Returns the paths of all files that a commit leaves out, sorted.
     pub fn untracked_paths(&self) -> Vec<String> {
-        let foreign = self.foreign.iter().map(|chunk| chunk.path.clone());
-        let mut paths: Vec<String> = self.untracked.iter().map(|file| file.path.clone()).chain(foreign).collect();
-        paths.sort();
-        paths
+        self.untracked_files().into_iter().map(|(path, _)| path).collect()
     }
 
     /// Returns the places of the foreign chunks.

@@ -84,18 +84,22 @@ impl Commit<'_> {
         if ungrouped.is_empty() || self.options.detach {
             return ungrouped;
         }
-        match self.tip().await {
-            Ok(tip) if tip.id() != base.id() => ungrouped_by(base.tree.snapshot(), Some(&tip), changes),
+        match self.newer_than(base).await {
+            Ok(Some(tip)) => ungrouped_by(base.tree.snapshot(), Some(&tip), changes),
             // The commit says what is wrong with the branch.
             _ => ungrouped,
         }
     }
 
-    async fn tip(&self) -> Result<Snapshot> {
+    /// Returns the newest snapshot of the branch; none if that is `base`.
+    async fn newer_than(&self, base: &Base) -> Result<Option<Snapshot>> {
         let repository = self.session.repository().await?;
         let branch = self.session.working.upper().origin().branch.clone();
         let tip = repository.resolve(&RefSpec::Branch(branch)).await?;
-        repository.snapshot(tip, MAX_SNAPSHOT).await
+        if tip == base.id() {
+            return Ok(None);
+        }
+        repository.snapshot(tip, MAX_SNAPSHOT).await.map(Some)
     }
 
     /// Completes the chunks, and leaves out those that have the bytes of `base`. Returns their
