@@ -122,7 +122,9 @@ async fn finish(mut mounts: Vec<Mount>, open: [Vec<Opened>; 2]) {
 async fn programs_read_what_they_opened() {
     let usual = if std::env::var_os("ICECHUNKFS_FULL").is_some() { 200 } else { 12 };
     let seeds = std::env::var("ICECHUNKFS_LAB_SEEDS").map_or(usual, |seeds| seeds.parse().unwrap());
-    for seed in 0..seeds {
+    // Of a seed that failed, the rest need not be waited for.
+    let first = std::env::var("ICECHUNKFS_LAB_FIRST").map_or(0, |seed| seed.parse().unwrap());
+    for seed in first..seeds {
         two_mounts(seed, 200).await;
     }
 }
