@@ -10,11 +10,11 @@ use super::place_args::PlaceArgs;
 use super::replace_commits::listed_conflicts;
 use super::{control_client, open, print_json, print_result, progress};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
-use icechunkfs_base::printable;
-use icechunkfs_base::size;
+use icechunkfs_base::{printable, shell, size};
 use icechunkfs_format::format::ids::ObjectId;
-use icechunkfs_repo::commit::conflicts::Conflict;
-use icechunkfs_repo::merge::revert::{self, RevertOptions, RevertPlan, next_step};
+use icechunkfs_format::format::snapshot_info::SnapshotInfo;
+use icechunkfs_repo::commit::engine::OnConflict;
+use icechunkfs_repo::merge::revert::{self, RevertOptions, RevertPlan, nothing_left};
 use icechunkfs_working::operations::request::Command;
 
 #[derive(Debug, Args)]
@@ -87,20 +87,36 @@ fn on_branch(arguments: &RevertArgs) -> Result<()> {
             if arguments.json {
                 print_json(&report)?;
             }
-            return Err(Error::multi_line(
-                ErrorKind::Stale,
-                &refusal(storage.location(), &options.branch, &plan.conflicts),
-            ));
+            return Err(Error::multi_line(ErrorKind::Stale, &refusal(storage.location(), &options.branch, &plan)));
         }
-        print_result(arguments.json, &report, || describe(&plan, &options.branch, snapshot))
+        print_result(arguments.json, &report, || describe(&plan, &options, snapshot))
     })
 }
 
-fn refusal(place: &str, branch: &str, conflicts: &[Conflict]) -> String {
-    let count = size::counted(conflicts.len() as u64, "conflict");
-    let next = next_step(place, branch, conflicts);
-    format!("later commits changed the same things ({count}): nothing was taken back. {next}\n")
-        + &listed_conflicts(conflicts)
+fn refusal(place: &str, branch: &str, plan: &RevertPlan) -> String {
+    let count = size::counted(plan.conflicts.len() as u64, "conflict");
+    let mut text = format!("later commits changed the same things ({count}): nothing was taken back\n");
+    text += &listed_conflicts(&plan.conflicts);
+    // Of a store, the options are needed, too.
+    let with_options = if place.contains("://") { ", with the options of this one" } else { "" };
+    let [repo, quoted_branch] = [place, branch].map(shell::quote);
+    let commands = match (plan.obstacles.as_slice(), plan.conflicts.first()) {
+        ([], Some(conflict)) => {
+            let path = shell::quote(&conflict.path);
+            text += &format!("Take the later commits back first{with_options}. This lists them:\n");
+            vec![format!("icechunkfs log {repo} {path} --branch={quoted_branch}")]
+        }
+        (obstacles, _) => {
+            text += &format!("Take these back first, in this order{with_options}; then repeat this command:\n");
+            let command = |commit: &SnapshotInfo| {
+                let title = printable::line(&commit.title());
+                format!("icechunkfs revert {repo} {} --branch={quoted_branch}  # {title}", commit.id)
+            };
+            obstacles.iter().map(command).collect()
+        }
+    };
+    commands.iter().for_each(|command| text += &format!("  {command}\n"));
+    text + &plan.about_sides() + "\n"
 }
 
 fn report(plan: &RevertPlan, branch: &str, snapshot: Option<ObjectId>) -> Value {
@@ -115,8 +131,13 @@ fn report(plan: &RevertPlan, branch: &str, snapshot: Option<ObjectId>) -> Value 
     })
 }
 
-fn describe(plan: &RevertPlan, branch: &str, snapshot: Option<ObjectId>) -> String {
+fn describe(
+    plan: &RevertPlan,
+    RevertOptions { branch, on_conflict, .. }: &RevertOptions,
+    snapshot: Option<ObjectId>,
+) -> String {
     let branch = printable::line(branch);
+    let is_ours = *on_conflict == OnConflict::Theirs;
     let what = match plan.reverted.as_slice() {
         [commit] => format!("commit {} \"{}\"", commit.id, printable::line(&commit.title())),
         commits => format!("{} commits", commits.len()),
@@ -125,7 +146,7 @@ fn describe(plan: &RevertPlan, branch: &str, snapshot: Option<ObjectId>) -> Stri
     match snapshot {
         Some(snapshot) => format!("took back {what} on {branch}: snapshot {snapshot}: {counts}\n"),
         None if plan.changes.is_empty() => {
-            format!("nothing to take back of {what}: later commits on `{branch}` did it already\n")
+            format!("nothing to take back of {what}: {}\n", nothing_left(is_ours))
         }
         None => format!("{what} of branch `{branch}` can be taken back: {counts}\n"),
     }

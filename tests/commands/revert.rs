@@ -107,10 +107,57 @@ fn later_changes_of_the_same_things_are_conflicts() {
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed["conflicts"][0]["path"], "/a");
     assert_eq!((setup.keys(), setup.reference().history().len()), (before.clone(), setup.commits.len() + 1));
-    run_on(&setup.place, &["revert", &setup.commits[2], "--on-conflict", "ours"]).success();
+    let kept = run_on(&setup.place, &["revert", &setup.commits[2], "--on-conflict", "ours"]).text();
+    assert!(kept.contains("--on-conflict=ours leaves as they are"), "{kept}");
     assert_eq!(setup.keys(), before);
     run_on(&setup.place, &["revert", &setup.commits[2], "--on-conflict", "theirs"]).success();
     assert_eq!(setup.keys()["a/c/1"], b"1");
+}
+
+/// The told commands lead to the end, whatever was taken back before: no commit is named that
+/// another one took back, nor one that took back another.
+#[test]
+fn the_told_commits_taken_back_first_leave_no_conflict() {
+    let setup = setup(SpecVersionBin::V2);
+    let wrong = setup.commits[2].clone();
+    let commit = |bytes: &[u8], message: &str| setup.reference().commit(&[("a/c/1", bytes)], message);
+    commit(b"second", "a second change");
+    commit(b"third", "a third change");
+    run_on(&setup.place, &["revert", "main"]).success();
+    commit(b"fourth", "a fourth change");
+    commit(b"fifth", "a fifth change");
+    run_on(&setup.place, &["revert", "main"]).success();
+    let told = || -> Vec<String> {
+        let refused = run_on(&setup.place, &["revert", &wrong]).failure();
+        let commands = refused.lines().filter_map(|line| line.trim().strip_prefix("icechunkfs revert "));
+        commands.map(|command| command.split(" # ").last().unwrap().trim().to_owned()).collect()
+    };
+    assert_eq!(told(), ["a fourth change", "a second change"]);
+    let mount = Writable::of(&setup.place, &[]);
+    let refused = run_on(mount.root(), &["revert", &wrong]).failure();
+    let history = setup.reference().history();
+    let id_of = |title: &str| history.iter().find(|(_, message)| message == title).unwrap().0.clone();
+    let expected = format!("first {}, then {}.", id_of("a fourth change"), id_of("a second change"));
+    assert!(refused.contains(&expected), "{refused}");
+    run_on(&setup.place, &["revert", &id_of("a fourth change")]).success();
+    assert_eq!(setup.keys()["a/c/1"], b"second");
+    assert_eq!(told(), ["a second change"]);
+    run_on(&setup.place, &["revert", &id_of("a second change")]).success();
+    run_on(&setup.place, &["revert", &wrong]).success();
+    assert_eq!(setup.keys()["a/c/1"], b"1");
+}
+
+/// A later change of an array keeps its making from being taken back, and is named.
+#[test]
+fn a_new_array_that_later_commits_changed_is_not_deleted() {
+    let setup = setup(SpecVersionBin::V2);
+    setup.reference().commit(&[("b/c/1", b"more")], "more of b");
+    let refused = run_on(&setup.place, &["revert", &setup.commits[3]]).failure();
+    assert!(refused.contains("deletes an array that they changed") && refused.contains("# more of b"), "{refused}");
+    assert!(refused.contains("--on-conflict cannot decide about /b"), "{refused}");
+    run_on(&setup.place, &["revert", "main"]).success();
+    run_on(&setup.place, &["revert", &setup.commits[3]]).success();
+    assert!(setup.keys().keys().all(|key| !key.starts_with("b/")));
 }
 
 #[test]

@@ -84,18 +84,18 @@ impl ConflictKind {
             ConflictKind::NewNodeInInvalidGroup => "a node was created below an array",
             ConflictKind::NewNodeInDeletedGroup => "a node was created in a group that the other side removed or moved",
             ConflictKind::ZarrMetadataDoubleUpdate => "both changed zarr.json",
-            ConflictKind::ZarrMetadataUpdateOfDeletedArray => "zarr.json of an array that they deleted was changed",
-            ConflictKind::ZarrMetadataUpdateOfDeletedGroup => "zarr.json of a group that they deleted was changed",
+            ConflictKind::ZarrMetadataUpdateOfDeletedArray => "this changes zarr.json of an array that they deleted",
+            ConflictKind::ZarrMetadataUpdateOfDeletedGroup => "this changes zarr.json of a group that they deleted",
             ConflictKind::ChunkDoubleUpdate => "both changed the same chunks",
-            ConflictKind::ChunksUpdatedInDeletedArray => "chunks of an array that they deleted were changed",
+            ConflictKind::ChunksUpdatedInDeletedArray => "this changes chunks of an array that they deleted",
             ConflictKind::ChunksUpdatedInUpdatedArray => {
                 "they changed zarr.json, which has no place for changed chunks"
             }
             ConflictKind::ChunksUpdatedOutsideNewShape => {
                 "they changed chunks for which the new zarr.json has no place"
             }
-            ConflictKind::DeleteOfUpdatedArray => "an array was deleted that they changed",
-            ConflictKind::DeleteOfUpdatedGroup => "a group was deleted that they changed",
+            ConflictKind::DeleteOfUpdatedArray => "this deletes an array that they changed",
+            ConflictKind::DeleteOfUpdatedGroup => "this deletes a group that they changed",
             ConflictKind::UntrackedNameExists => "the name is untracked here, and they committed something under it",
             ConflictKind::MergedByBoth => "both brought the same commits to the branch",
         }

@@ -46,7 +46,7 @@ pub(super) async fn name_commits(
 }
 
 /// Returns the node at the path of each conflict, in the first of `states` that has one.
-fn ids_of(conflicts: &[Conflict], states: [&Snapshot; 2]) -> HashMap<String, NodeId> {
+pub(super) fn ids_of(conflicts: &[Conflict], states: [&Snapshot; 2]) -> HashMap<String, NodeId> {
     let wanted: HashSet<&str> = conflicts.iter().map(|conflict| conflict.path.as_str()).collect();
     let mut ids = HashMap::new();
     for node in states.iter().flat_map(|state| state.nodes()).filter(|node| wanted.contains(node.path)) {
@@ -55,7 +55,9 @@ fn ids_of(conflicts: &[Conflict], states: [&Snapshot; 2]) -> HashMap<String, Nod
     ids
 }
 
-fn has_made(touched: &Touched, node: NodeId, conflict: &Conflict) -> bool {
+/// Returns true if a commit that changed what is `touched` changed what the conflict at `node` is
+/// about.
+pub(super) fn has_made(touched: &Touched, node: NodeId, conflict: &Conflict) -> bool {
     match conflict.kind {
         ConflictKind::ChunkDoubleUpdate | ConflictKind::ChunksUpdatedOutsideNewShape => {
             conflict.coords.iter().any(|coords| touched.lists_chunk(node, &Coords::from_slice(coords)))

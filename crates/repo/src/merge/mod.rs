@@ -16,6 +16,7 @@ mod base;
 mod claims;
 mod commit_by_commit;
 mod doubt;
+mod obstacles;
 mod repacked;
 pub mod revert;
 mod sameness;

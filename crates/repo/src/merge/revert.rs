@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use tracing::info;
 
 use super::authors;
+use super::obstacles::obstacles;
 use super::sides::{self, Applied};
 use super::{MAX_PLANS, contended};
 use crate::commit::changes::ChangeSet;
@@ -23,7 +24,7 @@ use crate::repo::refs::RefSpec;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs_base::error::{Context, Error, Result};
 use icechunkfs_base::memory::Metered;
-use icechunkfs_base::{printable, shell};
+use icechunkfs_base::printable;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
@@ -55,6 +56,9 @@ pub struct RevertPlan {
     pub changes: Metered<ChangeSet>,
     /// Later changes of the same things, which prevent it.
     pub conflicts: Vec<Conflict>,
+    /// Later commits that made them, newest first: once they are taken back in this order, nothing
+    /// of the conflicts is left. Empty where that could not be found out.
+    pub obstacles: Vec<SnapshotInfo>,
 }
 
 impl RevertPlan {
@@ -64,6 +68,22 @@ impl RevertPlan {
         match self.reverted.as_slice() {
             [commit] => format!("Revert \"{}\"\n\nThis takes back commit {}.", commit.title(), commit.id),
             commits => format!("Revert {} commits\n\nThis takes back commits {}.", commits.len(), ids.join(", ")),
+        }
+    }
+
+    /// Returns what `--on-conflict` does about the conflicts, as a sentence.
+    pub fn about_sides(&self) -> String {
+        let has_sides = |conflict: &&Conflict| {
+            matches!(conflict.kind, ConflictKind::ChunkDoubleUpdate | ConflictKind::ZarrMetadataDoubleUpdate)
+        };
+        match self.conflicts.iter().find(|conflict| !has_sides(conflict)) {
+            Some(conflict) => {
+                let path = printable::line(&conflict.path);
+                format!("--on-conflict cannot decide about {path}: {}.", conflict.kind.describe())
+            }
+            None => "Or add --on-conflict=ours to keep what the later commits made of it, or --on-conflict=theirs to make it as \
+                     it was before."
+                .to_owned(),
         }
     }
 }
@@ -119,8 +139,16 @@ pub async fn plan_on(
     let common = repository.snapshot(after.id, MAX_SNAPSHOT).await?;
     let tip = repository.commit(now.id()).await?;
     let Applied { changes, mut conflicts, .. } = sides::apply(reader, &common, &side, now, &tip, on_conflict).await?;
-    let later = history.iter().take_while(|info| info.id != after.id).map(|info| info.id);
-    authors::name_commits(repository, later, [now, &common], &mut conflicts).await;
+    let later: Vec<ObjectId> = history.iter().map(|info| info.id).take_while(|id| *id != after.id).collect();
+    let obstacles = if conflicts.is_empty() {
+        Vec::new()
+    } else {
+        let found = obstacles(repository, reader, &later, [now, &common], &conflicts).await;
+        // The conflicts are told without them, too.
+        found.inspect_err(|error| info!("the later commits of a revert are not known: {error}")).unwrap_or_default()
+    };
+    let named: Vec<ObjectId> = obstacles.iter().map(|commit| commit.id).chain(later).collect();
+    authors::name_commits(repository, named.into_iter(), [now, &common], &mut conflicts).await;
     // An expiration gives a commit another parent than it was made for.
     if !are_logged(&logs, &changes)? {
         return Err(Error::invalid(format!(
@@ -129,7 +157,7 @@ pub async fn plan_on(
             last.id
         )));
     }
-    Ok(RevertPlan { reverted, before, changes, conflicts })
+    Ok(RevertPlan { reverted, before, changes, conflicts, obstacles })
 }
 
 /// Plans a revert on the tip of the branch. Returns the tip, too.
@@ -178,25 +206,12 @@ pub async fn revert(
     Err(contended(&options.branch))
 }
 
-/// Returns what to do after a revert on `branch` of the repository at `place` that `conflicts` kept
-/// from being made.
-pub fn next_step(place: &str, branch: &str, conflicts: &[Conflict]) -> String {
-    let has_sides = |conflict: &&Conflict| {
-        matches!(conflict.kind, ConflictKind::ChunkDoubleUpdate | ConflictKind::ZarrMetadataDoubleUpdate)
-    };
-    let undecidable = conflicts.iter().find(|conflict| !has_sides(conflict));
-    let Some(conflict) = undecidable.or(conflicts.first()) else { return String::new() };
-    let path = printable::line(&conflict.path);
-    let what = match undecidable {
-        Some(conflict) => format!("No side can be taken at {path}: {}.", conflict.kind.describe()),
-        None => "--on-conflict takes one side's chunks and members of zarr.json.".to_owned(),
-    };
-    // Of a store, the options are needed, too.
-    let list = if place.contains("://") {
-        format!("`icechunkfs log` lists the commits that changed {path}")
+/// Returns why a revert comes to no change; `is_ours` if conflicts were to leave things as they
+/// are.
+pub fn nothing_left(is_ours: bool) -> &'static str {
+    if is_ours {
+        "later commits changed the same things, which --on-conflict=ours leaves as they are"
     } else {
-        let [place, path, branch] = [place, conflict.path.as_str(), branch].map(shell::quote);
-        format!("`icechunkfs log {place} {path} --branch={branch}` lists the commits that changed it")
-    };
-    format!("{what} To take the later commits back first: {list}")
+        "later commits did it already"
+    }
 }

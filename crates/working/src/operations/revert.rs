@@ -11,7 +11,7 @@ use super::commit::refuse_open;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::size;
 use icechunkfs_repo::commit::engine::OnConflict;
-use icechunkfs_repo::merge::revert::{self, RevertPlan, next_step};
+use icechunkfs_repo::merge::revert::{self, RevertPlan, nothing_left};
 use icechunkfs_repo::restore::{Notes, Plan, Scope, Target};
 
 impl Session {
@@ -42,11 +42,16 @@ impl Session {
             let planned = revert::plan_on(&repository, &self.reader, base.tree.snapshot(), &ids, on_conflict).await?;
             if !planned.conflicts.is_empty() {
                 let count = size::counted(planned.conflicts.len() as u64, "conflict");
-                let origin = self.working.upper().origin();
-                let next = next_step(&origin.repository, &origin.branch, &planned.conflicts);
+                let ids: Vec<String> = planned.obstacles.iter().map(|commit| commit.id.to_string()).collect();
+                let first = match ids.as_slice() {
+                    [] => "the later commits that `icechunkfs log MOUNT PATH` lists".to_owned(),
+                    ids => ids.join(", then "),
+                };
+                let sides = planned.about_sides();
                 self.conflicts.found_by_revert(planned.conflicts);
                 let message = format!(
-                    "later commits changed the same things ({count}, in .icechunk/conflicts): nothing was taken back. {next}"
+                    "later commits changed the same things ({count}, in .icechunk/conflicts): nothing was taken back. Take \
+                     back and commit first {first}. {sides}"
                 );
                 return Err(Error::new(ErrorKind::Stale, message));
             }
@@ -63,7 +68,7 @@ impl Session {
         let counts = plan.counts();
         let commits = size::counted(ids.len() as u64, "commit");
         let text = match (dry_run, plan.changes.is_empty()) {
-            (_, true) => "nothing to take back: later commits or changes did it already".to_owned(),
+            (_, true) => format!("nothing to take back: {}", nothing_left(on_conflict == OnConflict::Theirs)),
             (true, false) => format!("{commits} can be taken back: {counts}"),
             (false, false) => self.warn_if_unflushed(format!("took back {commits}: {counts} to commit")),
         };
