@@ -29,7 +29,7 @@ def expected(array):
         return values.astype("f4")
     if values.dtype.kind == "c":
         return values.view(values.real.dtype).reshape(*values.shape, 2)
-    if values.dtype.kind == "S":
+    if values.dtype.kind == "S" and values.dtype.itemsize > 1:
         return np.frombuffer(values.tobytes(), "S1").reshape(*values.shape, values.dtype.itemsize)
     if values.dtype.kind in "UTO":
         texts = [str(text).encode() for text in values.ravel()]

@@ -40,7 +40,7 @@ pub(super) enum Shown {
     Complex(DataType),
     /// Times and time spans, as numbers with `units`.
     Time(Times),
-    /// Bytes along another dimension.
+    /// Bytes along another dimension, if an element has more than one.
     Chars,
     /// UTF-32 as UTF-8, along another dimension.
     Utf32,
@@ -157,10 +157,12 @@ impl ElementType {
     }
 
     /// Returns the last dimension that the type adds: its name and length. `longest` is the length
-    /// of the longest text.
+    /// of the longest text. Texts of one byte are characters, which need none.
     pub(super) fn extra_dimension(&self, longest: u64) -> Option<(String, u64)> {
         match &self.shown {
             Shown::Complex(_) => Some(("complex".to_owned(), 2)),
+            // xarray joins characters along the last dimension, in Zarr and in NetCDF.
+            Shown::Chars if self.size == 1 => None,
             Shown::Chars | Shown::Utf32 => Some((format!("string{}", self.size), self.size as u64)),
             Shown::Texts => Some((format!("string{longest}"), longest)),
             _ => None,

@@ -98,10 +98,7 @@ impl Variable {
         if shape.contains(&0) {
             return Err("a dimension of size 0".into());
         }
-        let extra = usize::from(!matches!(
-            element.shown,
-            Shown::Number(_) | Shown::Boolean | Shown::Widened { .. } | Shown::Time(_)
-        ));
+        let extra = usize::from(element.extra_dimension(0).is_some());
         if shape.len() + extra > MAX_RANK {
             return Err(format!("{} dimensions: HDF5 has at most {MAX_RANK}", shape.len()).into());
         }
