@@ -72,6 +72,8 @@ pub use icechunkfs_base::{
 #[doc(hidden)]
 pub use icechunkfs_format::{format, zarr};
 #[doc(hidden)]
+pub use icechunkfs_ingest as ingest;
+#[doc(hidden)]
 pub use icechunkfs_repo::{commit, compare, merge, reader, repack, repo, restore, sync};
 #[doc(hidden)]
 pub use icechunkfs_store::{disk_cache, storage};

@@ -13,6 +13,7 @@ mod flexbuffer;
 mod hdf5_file;
 mod manifest;
 mod message_pack;
+mod netcdf3;
 mod operations_log;
 mod printed;
 mod repo_info;
@@ -26,7 +27,7 @@ mod zarr_json;
 pub(crate) type Target = fn(&[u8]);
 
 /// All targets by their names.
-pub(crate) const ALL: [(&str, Target); 19] = [
+pub(crate) const ALL: [(&str, Target); 20] = [
     ("addresses", addresses::run),
     ("alpha_manifest", alpha_manifest::run),
     ("alpha_rest", alpha_rest::run),
@@ -38,6 +39,7 @@ pub(crate) const ALL: [(&str, Target); 19] = [
     ("hdf5_file", hdf5_file::run),
     ("manifest", manifest::run),
     ("message_pack", message_pack::run),
+    ("netcdf3", netcdf3::run),
     ("operations_log", operations_log::run),
     ("printed", printed::run),
     ("repo_info", repo_info::run),

@@ -321,12 +321,16 @@ pub(crate) enum Command {
     /// again. When the command succeeds, everything is on the disk. Files have the commit's time.
     #[command(after_help = examples::EXPORT)]
     Export(ExportArgs),
-    /// Commit the files of a directory to a branch, or to a new repository, without mounting.
+    /// Commit the files of a directory, or a NetCDF file, to a branch or to a new repository,
+    /// without mounting.
     ///
     /// Works like `cp -r` into a mount and a commit: SRC replaces what is at the same path,
     /// everything else stays (--delete makes the branch a mirror), files that Zarr has no place for
     /// are listed and left out, and a node that cannot be committed refuses the whole import. The
     /// commit is atomic. SRC stays unchanged.
+    ///
+    /// A NetCDF file of a classic format becomes a group, its variables arrays with the same values
+    /// in xarray. What cannot be as it was is listed.
     #[command(after_help = examples::IMPORT)]
     Import(ImportArgs),
     /// Show the storage use of a repository: by kind, by ref, by array, and unreachable objects.

@@ -162,8 +162,9 @@ Examples:
   icechunkfs export s3://bucket/ocean netcdf-files --view netcdf";
 
 pub(super) const IMPORT: &str = "\
-Example:
-  icechunkfs import plain repo -m 'First data'";
+Examples:
+  icechunkfs import plain repo -m 'First data'
+  icechunkfs import sst.nc repo --path sst";
 
 pub(super) const SHOW: &str = "\
 Examples:

@@ -22,12 +22,15 @@ use icechunkfs_store::recognize::{self, Kind};
 use icechunkfs_store::storage::location::{Location, StorePlace};
 use icechunkfs_store::storage::{self, Storage, settings::Settings};
 use icechunkfs_working::transfer::import::{self, ImportMeans, ImportOptions, ImportResult, ImportTarget};
+use icechunkfs_working::transfer::series::Appending;
 use icechunkfs_working::transfer::{Counters, SkippedPath};
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// A local directory with a Zarr hierarchy of version 3.
-    src: PathBuf,
+    /// A local directory with a Zarr hierarchy of version 3, or a NetCDF file of a classic format;
+    /// with --append-dim any number of files.
+    #[arg(required = true)]
+    src: Vec<PathBuf>,
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://). It is created if it
     /// does not exist.
     repo: String,
@@ -37,6 +40,16 @@ pub(crate) struct ImportArgs {
     /// Import SRC as this group or array. Missing groups above it are created.
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     path: String,
+    /// Append the NetCDF files to the arrays below --path along this dimension, in the order of its
+    /// coordinate. They are refused unless their numbers mean the same: units, packing, types.
+    #[arg(long, value_name = "DIMENSION", conflicts_with_all = ["delete", "on_conflict"])]
+    append_dim: Option<String>,
+    /// Append files also where values of the coordinate are missing before them.
+    #[arg(long, requires = "append_dim")]
+    allow_gaps: bool,
+    /// Leave out files whose values of the coordinate are there already.
+    #[arg(long, requires = "append_dim")]
+    skip_existing: bool,
     /// The commit message [default: Import of SRC].
     #[arg(short, long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     message: String,
@@ -66,16 +79,18 @@ pub(crate) struct ImportArgs {
     pack_below: u64,
     /// Print {"snapshot", "created_repository", "rebased_over", "nodes_created", "nodes_updated",
     /// "nodes_deleted", "chunks_written", "bytes_written", "chunks_deleted", "chunks_unchanged",
-    /// "untracked": [PATH], "untracked_count", "warnings": [{"path", "why"}], "warnings_count",
+    /// "untracked": [PATH], "untracked_count", "skipped": [FILE], "skipped_count", "left_out":
+    /// [{"path", "why"}], "left_out_count", "warnings": [{"path", "why"}], "warnings_count",
     /// "faults": [{"path", "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if
-    /// nothing was committed, lists have at most a thousand entries.
+    /// nothing was committed, lists have at most a thousand entries, and left_out is of a NetCDF
+    /// file.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     store: Settings,
 }
 
-/// Imports a directory.
+/// Imports a directory or a file.
 pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
     let options = ImportOptions {
         path: arguments.path.trim_matches('/').to_owned(),
@@ -86,6 +101,11 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
         whole: arguments.whole,
         dry_run: arguments.dry_run,
         jobs: arguments.jobs.into(),
+        appending: arguments.append_dim.clone().map(|dimension| Appending {
+            dimension,
+            allow_gaps: arguments.allow_gaps,
+            skip_existing: arguments.skip_existing,
+        }),
     };
     let limits = open::MemoryLimits::default();
     let engine_options =
@@ -101,7 +121,13 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
         }
         (now, _) => State::of_bytes(<&str>::from(now.stage), (now.bytes_done, now.bytes)),
     };
-    check_source(arguments)?;
+    arguments.src.iter().try_for_each(|source| check_source(source, arguments))?;
+    if arguments.src.len() > 1 && arguments.append_dim.is_none() {
+        return Err(Error::invalid(
+            "several files can only be imported one after another along a dimension: name it with --append-dim, such as \
+             --append-dim time",
+        ));
+    }
     let new = NewDirectories::of(&arguments.repo);
     let imported = progress::watched(state, || {
         open::run(async {
@@ -125,13 +151,13 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
 }
 
 /// Fails if what is to be imported is not a directory of Zarr files, as far as a look tells.
-fn check_source(arguments: &ImportArgs) -> Result<()> {
-    let source = &arguments.src;
+fn check_source(source: &Path, arguments: &ImportArgs) -> Result<()> {
     let shown = source.display();
     let found = recognize::at(source);
-    if let Some(kind) = found.filter(|kind| kind.is_file()) {
+    if let Some(kind) = found.filter(|kind| kind.is_file() && *kind != Kind::NetCdf) {
         let message = format!(
-            "{shown} is {}, not a directory of Zarr files: open it with xarray, and write it into a mount of {}",
+            "{shown} is {}, neither a directory of Zarr files nor a classic NetCDF file: open it with xarray, and write it into \
+             a mount of {}",
             kind.name(),
             arguments.repo
         );
@@ -150,6 +176,9 @@ fn check_source(arguments: &ImportArgs) -> Result<()> {
         );
         return Err(Error::invalid(message));
     }
+    if arguments.append_dim.is_some() && source.exists() && found != Some(Kind::NetCdf) {
+        return Err(Error::invalid(format!("{shown} is not a classic NetCDF file: only those are appended")));
+    }
     if source.to_str().is_some_and(|text| text.contains("://")) {
         return Err(Error::invalid(format!("{shown} is a URL: what is imported is a directory on this machine")));
     }
@@ -161,7 +190,7 @@ fn check_source(arguments: &ImportArgs) -> Result<()> {
                 }
                 _ => String::new(),
             };
-            Err(Error::new(ErrorKind::NotFound, format!("{shown}: no such directory{other}")))
+            Err(Error::new(ErrorKind::NotFound, format!("{shown}: no such file or directory{other}")))
         }
         _ => Ok(()),
     }
@@ -290,6 +319,15 @@ fn to_text(imported: &ImportResult, arguments: &ImportArgs) -> String {
     if imported.untracked_count > 0 {
         let paths = imported.untracked.iter().map(|path| format!("  {path}"));
         text += &format!("left out, since Zarr has no place for it:\n{}\n", listed(paths, imported.untracked_count));
+    }
+    if !imported.skipped.is_empty() {
+        let files = imported.skipped.iter().map(|file| printable::line(&format!("  {file}")));
+        text += &format!("there already:\n{}\n", listed(files, imported.skipped_count));
+    }
+    if imported.left_out_count > 0 {
+        let left_out =
+            imported.left_out.iter().map(|SkippedPath { path, why }| printable::line(&format!("  {path}: {why}")));
+        text += &format!("not as in the file:\n{}\n", listed(left_out, imported.left_out_count));
     }
     if imported.warnings_count > 0 {
         let warnings = imported.warnings.iter().map(|warning| printable::line(&format!("  {warning}")));

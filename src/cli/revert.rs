@@ -107,7 +107,9 @@ fn refusal(place: &str, branch: &str, plan: &RevertPlan) -> String {
             vec![format!("icechunkfs log {repo} {path} --branch={quoted_branch}")]
         }
         (obstacles, _) => {
-            text += &format!("Take these back first, in this order{with_options}; then repeat this command:\n");
+            text += &format!(
+                "Take these back first, in this order{with_options}; each may name others. Then repeat this command:\n"
+            );
             let command = |commit: &SnapshotInfo| {
                 let title = printable::line(&commit.title());
                 format!("icechunkfs revert {repo} {} --branch={quoted_branch}  # {title}", commit.id)

@@ -215,8 +215,9 @@ fn missing(error: &Error, command: Option<&str>, words: &[OsString]) -> Option<S
         Some("config") if is_missing("<VALUE>") => {
             Some("the repository is needed, too: icechunkfs config REPO set NAME VALUE".to_owned())
         }
-        Some("import") if is_missing("<REPO>") => {
-            Some("the repository follows the directory: icechunkfs import SRC REPO".to_owned())
+        // A single word is taken for the repository.
+        Some("import") if is_missing("<REPO>") || is_missing("<SRC>...") => {
+            Some("the repository follows what is imported: icechunkfs import SRC REPO".to_owned())
         }
         _ if is_missing("<REPO>") => {
             Some("the repository comes first: a path, a URL, or `.` in a mount of it".to_owned())

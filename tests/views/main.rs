@@ -16,6 +16,8 @@ mod attached;
 mod consolidated;
 mod export;
 #[cfg(feature = "netcdf")]
+mod import_netcdf;
+#[cfg(feature = "netcdf")]
 mod matrix;
 mod memory;
 #[cfg(feature = "netcdf")]

@@ -1,4 +1,5 @@
-//! The page `docs/jobs.md`: its commands run as they are, and print what it says.
+//! The pages `docs/jobs.md` and `docs/archives.md`: their commands run as they are, and print what
+//! the pages say.
 
 use std::process::Command;
 
@@ -7,6 +8,15 @@ use crate::common::{place, project, python, run};
 
 #[test]
 fn the_commands_of_the_page_print_what_it_says() {
+    check("docs/jobs.md");
+}
+
+#[test]
+fn the_commands_of_the_page_about_archives_print_what_it_says() {
+    check("docs/archives.md");
+}
+
+fn check(page: &str) {
     let Some(python) = python() else { return };
     if !place::needs_directory() {
         return;
@@ -16,10 +26,10 @@ fn the_commands_of_the_page_print_what_it_says() {
     run(Command::new(&python).arg(project("docs/recipes/demo.py")).arg(&demo)).success();
     let desk = Desk::new(&demo, &[python.parent().unwrap().to_owned()]);
     let mut count = 0;
-    for block in blocks(&std::fs::read_to_string(project("docs/jobs.md")).unwrap()) {
+    for block in blocks(&std::fs::read_to_string(project(page)).unwrap()) {
         match block.info.get(1) {
             Some(name) => desk.write(name, &block.text),
-            None if block.has("console") => count += run_commands(&desk, &block, "docs/jobs.md"),
+            None if block.has("console") => count += run_commands(&desk, &block, page),
             None => {}
         }
     }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -80,8 +81,29 @@ pub enum ChunkChange {
     Delete,
     /// The bytes are in a file, not in the repository yet.
     File(ChunkFile),
+    /// The bytes are made when the chunk is stored.
+    Made(Arc<dyn MadeChunk>),
     /// The payload exists already, for instance as that of another chunk of this repository.
     Stored(ChunkPayload),
+}
+
+/// Chunk whose bytes are made of something else when they are needed, such as parts of a file of
+/// another format.
+pub trait MadeChunk: std::fmt::Debug + Send + Sync {
+    /// Returns the length in bytes, never 0.
+    fn length(&self) -> u64;
+
+    /// Returns what it is made of, for messages.
+    fn describe(&self) -> String;
+
+    /// Returns true if it is known to differ from the chunk in its place, so that they need not be
+    /// compared.
+    fn is_new(&self) -> bool {
+        false
+    }
+
+    /// Appends the bytes in `range` to `out`: as many as that has, or it fails.
+    fn read(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()>;
 }
 
 /// File that holds exactly one chunk. Nobody writes to it while a commit runs.
@@ -103,7 +125,17 @@ impl ChunkChange {
     pub fn stored(&self) -> Option<&ChunkPayload> {
         match self {
             ChunkChange::Stored(payload) => Some(payload),
-            ChunkChange::Delete | ChunkChange::File(_) => None,
+            ChunkChange::Delete | ChunkChange::File(_) | ChunkChange::Made(_) => None,
+        }
+    }
+
+    /// Returns the length of the chunk in bytes; none if it is deleted.
+    pub fn length(&self) -> Option<u64> {
+        match self {
+            ChunkChange::Delete => None,
+            ChunkChange::File(file) => Some(file.length),
+            ChunkChange::Made(made) => Some(made.length()),
+            ChunkChange::Stored(payload) => Some(payload.length()),
         }
     }
 }

@@ -4,7 +4,9 @@
 //! and a hundred thousand of them become a few dozen objects. An object lives as long as any chunk
 //! in it; a pack therefore holds chunks of one array and one commit only, and some MiB at most.
 
-use super::changes::ChunkFile;
+use std::sync::Arc;
+
+use super::changes::{ChunkFile, MadeChunk};
 use super::request::Sizes;
 
 /// Chunk file to store, and the slot that receives its payload.
@@ -12,7 +14,28 @@ use super::request::Sizes;
 pub(super) struct Pending {
     /// Position among the array's changed chunks.
     pub(super) slot: usize,
-    pub(super) file: ChunkFile,
+    pub(super) content: Content,
+}
+
+/// Bytes of a chunk to store.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    File(ChunkFile),
+    Made(Arc<dyn MadeChunk>),
+}
+
+impl Content {
+    pub(super) fn length(&self) -> u64 {
+        match self {
+            Content::File(file) => file.length,
+            Content::Made(made) => made.length(),
+        }
+    }
+
+    /// Returns true if the file itself may become an object, without its bytes in memory.
+    pub(super) fn is_file(&self) -> bool {
+        matches!(self, Content::File(_))
+    }
 }
 
 /// Way to store chunk files.
@@ -39,7 +62,7 @@ pub(super) fn plan(files: impl Iterator<Item = Pending>, sizes: Sizes) -> Vec<Jo
     let mut pack = Vec::new();
     let mut packed = 0;
     for pending in files {
-        let length = pending.file.length;
+        let length = pending.content.length();
         if length <= sizes.inline {
             inline.push(pending);
             if inline.len() >= INLINE_BATCH {
@@ -67,7 +90,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use std::os::fd::OwnedFd;
-    use std::sync::Arc;
 
     #[test]
     fn sizes_decide_and_order_is_kept() {
@@ -75,7 +97,12 @@ mod tests {
         let lengths = [10, 100, 40, 5, 60, 30, 99, 11];
         let files = lengths.iter().enumerate().map(|(slot, &length)| Pending {
             slot,
-            file: ChunkFile { directory: Arc::clone(&directory), name: slot.to_string(), length, can_link: true },
+            content: Content::File(ChunkFile {
+                directory: Arc::clone(&directory),
+                name: slot.to_string(),
+                length,
+                can_link: true,
+            }),
         });
         let jobs = plan(files, Sizes { inline: 10, pack_below: 100, pack_size: 100 });
         let shown: Vec<(StorageForm, Vec<usize>)> =

@@ -2,6 +2,7 @@
 //! program that writes coordinates each time.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
@@ -12,7 +13,7 @@ use super::rebase::drop_chunks;
 use super::references::References;
 use super::upload::StoredChunks;
 use crate::reader::Reader;
-use crate::reader::same_bytes::{can_be_compared, have_same_bytes, is_same_file};
+use crate::reader::same_bytes::{can_be_compared, has_content, have_same_bytes, is_same_file};
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::format::ids::NodeId;
@@ -68,7 +69,16 @@ pub(super) async fn has_bytes_of(reader: &Arc<Reader>, change: &ChunkChange, pay
             Ok(file) => is_same_file(reader, file, payload).await,
             Err(error) => Err(error),
         },
-        ChunkChange::Delete | ChunkChange::Stored(_) | ChunkChange::File(_) => Ok(false),
+        ChunkChange::Made(made) if made.length() == payload.length() && !made.is_new() => {
+            let made = Arc::clone(made);
+            let read = move |range: Range<u64>| {
+                let mut own = Vec::new();
+                made.read(range, &mut own)?;
+                Ok(own)
+            };
+            has_content(reader, Arc::new(read), payload).await
+        }
+        ChunkChange::Delete | ChunkChange::Stored(_) | ChunkChange::File(_) | ChunkChange::Made(_) => Ok(false),
     };
     compared.unwrap_or_else(|error| {
         tracing::debug!("a chunk counts as changed, as it cannot be compared: {error}");

@@ -11,8 +11,8 @@ use futures_util::future::BoxFuture;
 use rustix::buffer::spare_capacity;
 use rustix::io::{Errno, retry_on_intr};
 
-use super::changes::{ChangeSet, ChunkChange, ChunkFile};
-use super::pack::{self, Job, Pending, StorageForm};
+use super::changes::{ChangeSet, ChunkChange, ChunkFile, MadeChunk};
+use super::pack::{self, Content, Job, Pending, StorageForm};
 use super::progress::CommitProgress;
 use super::request::Sizes;
 use super::times::RenewedTimes;
@@ -51,12 +51,14 @@ pub(super) async fn upload(
         let slots = chunks.iter().map(|(coords, change)| (coords.clone(), change.stored().cloned()));
         stored.insert(node, slots.collect());
         let files = chunks.values().enumerate().filter_map(|(slot, change)| match change {
-            ChunkChange::File(file) => Some(Pending { slot, file: file.clone() }),
+            ChunkChange::File(file) => Some(Pending { slot, content: Content::File(file.clone()) }),
+            ChunkChange::Made(made) => Some(Pending { slot, content: Content::Made(Arc::clone(made)) }),
             ChunkChange::Delete | ChunkChange::Stored(_) => None,
         });
         jobs.extend(pack::plan(files, sizes).into_iter().map(|job| (node, job)));
     }
-    let size = |files: &[Pending]| (files.len() as u64, files.iter().map(|pending| pending.file.length).sum::<u64>());
+    let size =
+        |files: &[Pending]| (files.len() as u64, files.iter().map(|pending| pending.content.length()).sum::<u64>());
     let sizes = jobs.iter().map(|(_, (_, files))| size(files));
     let (chunks, bytes) = sizes.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
     progress.expect(chunks, bytes);
@@ -68,7 +70,8 @@ pub(super) async fn upload(
         Box::pin(async move {
             let (chunks, bytes) = size(&job.1);
             // Linked files need no memory of this process.
-            let is_held = job.0 == StorageForm::Pack || storage.local_files().is_none();
+            let is_made = job.1.iter().any(|pending| !pending.content.is_file());
+            let is_held = job.0 == StorageForm::Pack || is_made || storage.local_files().is_none();
             let _permit = memory.take(if is_held { bytes } else { 0 }).await;
             if stop.load(Ordering::Relaxed) {
                 return Ok((node, Vec::new()));
@@ -116,19 +119,26 @@ async fn store_job(
 ) -> Result<Vec<(usize, ChunkPayload)>> {
     if place == StorageForm::Object {
         let mut stored = Vec::new();
-        for Pending { slot, file } in files {
-            stored.push((slot, single(storage, file, renewed).await?));
+        for Pending { slot, content } in files {
+            let payload = match content {
+                Content::File(file) => single(storage, file, renewed).await?,
+                Content::Made(made) => store_made(storage, made).await?,
+            };
+            stored.push((slot, payload));
         }
         return Ok(stored);
     }
     let read = move || {
-        let length: u64 = files.iter().map(|pending| pending.file.length).sum();
+        let length: u64 = files.iter().map(|pending| pending.content.length()).sum();
         // One more: the room that tells the end of the last file.
         let mut bytes = memory::large_buffer(usize::try_from(length).unwrap_or_default().saturating_add(1));
         let mut ranges = Vec::with_capacity(files.len());
-        for Pending { slot, file } in files {
+        for Pending { slot, content } in files {
             let start = bytes.len();
-            append(&file, &mut bytes)?;
+            match content {
+                Content::File(file) => append(&file, &mut bytes)?,
+                Content::Made(made) => append_made(&*made, &mut bytes)?,
+            }
             ranges.push((slot, start..bytes.len()));
         }
         // The next pack is made in the memory of one that is stored: new memory takes a tenth of a
@@ -177,6 +187,30 @@ pub(super) async fn single(
         renewed.record_unflushed(name.clone());
     }
     stored.context(|| format!("the chunk's file {name}")).map(|()| native(chunk, length))
+}
+
+/// Stores a chunk as an object of its own.
+async fn store_made(storage: &Arc<dyn Storage>, made: Arc<dyn MadeChunk>) -> Result<ChunkPayload> {
+    let length = made.length();
+    let make = move || {
+        let mut bytes = memory::large_buffer(usize::try_from(length).unwrap_or_default());
+        append_made(&*made, &mut bytes)?;
+        Ok(memory::recycled(bytes, Reservation::default()))
+    };
+    let bytes = blocking(make).await?;
+    let chunk = ObjectId::random()?;
+    storage.put_new(&format!("chunks/{chunk}"), bytes).await?;
+    Ok(native(chunk, length))
+}
+
+/// Appends the bytes of `made` to `out`. Fails if they have another length than it says.
+fn append_made(made: &dyn MadeChunk, out: &mut Vec<u8>) -> Result<()> {
+    let before = out.len() as u64;
+    made.read(0..made.length(), out).context(|| made.describe())?;
+    if out.len() as u64 - before == made.length() {
+        return Ok(());
+    }
+    Err(changed_file(made.length())).context(|| made.describe())
 }
 
 fn native(chunk: ObjectId, length: u64) -> ChunkPayload {

@@ -36,7 +36,7 @@ pub fn warnings_of(base: &Snapshot, changes: &ChangeSet) -> Vec<Warning> {
     let written: BTreeMap<NodeId, &BTreeMap<Coords, ChunkChange>> = changes
         .chunks
         .iter()
-        .filter(|(_, chunks)| chunks.values().any(|change| length_of(change).is_some()))
+        .filter(|(_, chunks)| chunks.values().any(|change| change.length().is_some()))
         .map(|(node, chunks)| (*node, chunks))
         .collect();
     let mut documents: HashMap<NodeId, (&str, &[u8])> = HashMap::new();
@@ -72,8 +72,7 @@ pub fn warnings_of(base: &Snapshot, changes: &ChangeSet) -> Vec<Warning> {
             found.push(Warning { path: path.to_owned(), why: OTHER_NAMES.to_owned(), is_note: false });
         }
         let lengths = written.get(&node).into_iter().flat_map(|chunks| chunks.iter());
-        let mut wrong =
-            lengths.filter_map(|(coords, change)| Some((coords, rules.length_problem(length_of(change)?)?)));
+        let mut wrong = lengths.filter_map(|(coords, change)| Some((coords, rules.length_problem(change.length()?)?)));
         if let Some((coords, why)) = wrong.next() {
             let more = match wrong.count() {
                 0 => String::new(),
@@ -85,15 +84,6 @@ pub fn warnings_of(base: &Snapshot, changes: &ChangeSet) -> Vec<Warning> {
     }
     found.sort_by(|a, b| (&a.path, &a.why).cmp(&(&b.path, &b.why)));
     found
-}
-
-/// Returns the length of a chunk that is written, in bytes; none for a deletion.
-fn length_of(change: &ChunkChange) -> Option<u64> {
-    match change {
-        ChunkChange::Delete => None,
-        ChunkChange::File(file) => Some(file.length),
-        ChunkChange::Stored(payload) => Some(payload.length()),
-    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ const MAX_STATES: usize = 12;
 
 /// Returns which of the commits `later`, newest first, have to be taken back before `common`, the
 /// state before them, is back in everything that `conflicts` are about; `now` is the newest state.
-/// Each of them has left what is there when those named before it are taken back. Returns nothing
+/// Each of them has left what is there of that when those named before it are taken back; what
+/// else it changed may stand in its own way. Returns nothing
 /// if there are too many commits to tell, or if no log is left of one.
 pub(super) async fn obstacles(
     repository: &Repository,

@@ -1,6 +1,7 @@
 //! Comparison of chunks that are stored in several places, by their bytes.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -69,16 +70,23 @@ async fn piece(reader: &Arc<Reader>, payload: &ChunkPayload, offset: u64, length
 
 /// Returns true if `file`, which is as long as `payload` and which nobody changes, has its bytes.
 pub(crate) async fn is_same_file(reader: &Arc<Reader>, file: File, payload: &ChunkPayload) -> Result<bool> {
-    let file = Arc::new(file);
+    let read = move |range: Range<u64>| {
+        let mut own = vec![0; usize::try_from(range.end - range.start).unwrap_or_default()];
+        file.read_exact_at(&mut own, range.start).map_err(|e| Error::io("reading a chunk to compare it", e))?;
+        Ok(own)
+    };
+    has_content(reader, Arc::new(read), payload).await
+}
+
+/// Reads a range of a chunk. May block.
+pub(crate) type ReadRange = dyn Fn(Range<u64>) -> Result<Vec<u8>> + Send + Sync;
+
+/// Returns true if the chunk that `read` reads, which is as long as `payload`, has its bytes.
+pub(crate) async fn has_content(reader: &Arc<Reader>, read: Arc<ReadRange>, payload: &ChunkPayload) -> Result<bool> {
     for (offset, length) in pieces(payload.length()) {
         let other = piece(reader, payload, offset, length).await?;
-        let file = Arc::clone(&file);
-        let is_same = blocking(move || {
-            let mut own = vec![0; length];
-            file.read_exact_at(&mut own, offset).map_err(|e| Error::io("reading a chunk to compare it", e))?;
-            Ok(own == other)
-        });
-        if !is_same.await? {
+        let read = Arc::clone(&read);
+        if !blocking(move || Ok(read(offset..offset + length as u64)? == other)).await? {
             return Ok(false);
         }
     }

@@ -226,8 +226,8 @@ impl Mount {
         self.changed.insert(path.to_owned());
     }
 
-    /// Commits. Shows all of the branch then, if there was anything to commit, or if that turned out
-    /// to be nothing only after what others had committed was taken over.
+    /// Commits. Shows all of the branch then, if there was anything to commit, or if that turned
+    /// out to be nothing only after what others had committed was taken over.
     pub(crate) async fn commit(&mut self) {
         let committed = self.session.commit(CommitOptions::default()).await.unwrap();
         if committed.snapshot.is_none() {

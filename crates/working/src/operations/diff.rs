@@ -14,7 +14,6 @@ use icechunkfs_base::size;
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::json;
 use icechunkfs_format::zarr::Coords;
-use icechunkfs_repo::commit::changes::ChunkChange;
 use icechunkfs_repo::compare::chunks::spelled;
 use icechunkfs_repo::compare::members;
 
@@ -124,16 +123,13 @@ impl Session {
         let arrays = changes.chunks.iter().map(|(id, chunks)| {
             let mut array = ChangedArray::at(paths.remove(id).unwrap_or_else(|| id.to_string()));
             for (coords, change) in chunks {
-                let length = match change {
-                    ChunkChange::Delete => {
-                        array.deleted.push(coords);
-                        continue;
+                match change.length() {
+                    None => array.deleted.push(coords),
+                    Some(length) => {
+                        array.written.push(coords);
+                        array.bytes += length;
                     }
-                    ChunkChange::File(file) => file.length,
-                    ChunkChange::Stored(payload) => payload.length(),
-                };
-                array.written.push(coords);
-                array.bytes += length;
+                }
             }
             array
         });

@@ -230,6 +230,7 @@ pub(super) fn description(change: &ChunkChange) -> String {
     match change {
         ChunkChange::Delete => DELETED.to_owned(),
         ChunkChange::File(file) => format!("scratch file {} of {} bytes", file.name, file.length),
+        ChunkChange::Made(made) => made.describe(),
         ChunkChange::Stored(payload) => format!("{payload:?}"),
     }
 }

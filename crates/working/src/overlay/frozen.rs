@@ -18,7 +18,7 @@ use crate::scratch::data::Stat;
 use crate::scratch::record::{Body, DataFileId, EntryId, Name, ROOT, Source};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory;
-use icechunkfs_repo::commit::changes::ChunkFile;
+use icechunkfs_repo::commit::changes::{ChunkFile, MadeChunk};
 use icechunkfs_repo::reader::Data;
 use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace};
 
@@ -87,6 +87,11 @@ pub struct FrozenFile {
 pub trait Contents: Send + Sync {
     /// Returns the file with the number of a [`Source::Data`]; `None` if it has been removed.
     fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>>;
+
+    /// Returns the chunk with that number if it is no file, but made when it is stored.
+    fn made(&self, _data: DataFileId) -> Option<Arc<dyn MadeChunk>> {
+        None
+    }
 
     /// Returns true if that file has bytes that could not be written to the disk.
     fn has_flush_failed(&self, _data: DataFileId) -> bool {

@@ -256,7 +256,9 @@ impl Edit<'_> {
                         self.put_file(directory, name, Source::Stored(Stored(payload.clone()))).await?;
                     }
                     ChunkChange::Delete => self.hide(directory, &name),
-                    ChunkChange::File(_) => return Err(Error::corrupt("a restored chunk that is not stored")),
+                    ChunkChange::File(_) | ChunkChange::Made(_) => {
+                        return Err(Error::corrupt("a restored chunk that is not stored"));
+                    }
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Imports a directory of Zarr files as one commit.
+//! Imports a directory of Zarr files, or a NetCDF file, as one commit.
 //!
 //! The files are laid over the branch's tip ([`super::scan`]). The change set is detected by the
 //! rules of a mount and committed by the same engine: completely or not at all, and rebased over
@@ -14,18 +14,22 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::destination::is_marker;
+use super::planned::LeftOut;
 use super::repositories::refuse_repository;
 use super::scan::Scanned;
-use super::{Counters, MAX_LISTED, SkippedPath, known, scan};
+use super::series::{self, Appended, Appending};
+use super::{Counters, MAX_LISTED, SkippedPath, known, planned, scan};
 use crate::operations::changes::{DetectedChanges, NewIds, Violation, nodes};
 use crate::overlay::Base;
 use crate::scratch::record::Time;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, Result};
 use icechunkfs_base::printable;
+use icechunkfs_base::size::counted;
 use icechunkfs_base::times::Clock;
+use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
-use icechunkfs_repo::commit::changes::{ChangeSet, ChunkChange};
+use icechunkfs_repo::commit::changes::ChangeSet;
 use icechunkfs_repo::commit::conflicts::Conflict;
 use icechunkfs_repo::commit::engine::{CommitOutcome, Engine, EngineOptions, OnConflict, Request};
 use icechunkfs_repo::commit::progress::CommitProgress;
@@ -67,6 +71,8 @@ pub struct ImportOptions {
     pub dry_run: bool,
     /// Threads that list files, and batches that are compared at the same time.
     pub jobs: usize,
+    /// Append files along a dimension; none to put one in the place of what is there.
+    pub appending: Option<Appending>,
 }
 
 /// Result of an import.
@@ -96,6 +102,14 @@ pub struct ImportResult {
     pub untracked: Vec<String>,
     /// Number of untracked files.
     pub untracked_count: u64,
+    /// Files that were not appended, as the branch has them.
+    pub skipped: Vec<String>,
+    /// Number of these.
+    pub skipped_count: u64,
+    /// Parts of a file of another format that are left out, or are not as they were there.
+    pub left_out: Vec<SkippedPath>,
+    /// Number of these.
+    pub left_out_count: u64,
     /// Arrays that some programs cannot read as they are stored.
     pub warnings: Vec<Warning>,
     /// Number of warnings.
@@ -148,18 +162,19 @@ pub struct ImportMeans<'a> {
     pub clock: Clock,
 }
 
-/// Imports the directory `source`.
+/// Imports `sources`: one directory or file, or files that are appended one after another.
 ///
 /// Nothing is committed if there are violations or conflicts: the result lists them.
 pub async fn import(
-    source: &Path,
+    sources: &[PathBuf],
     target: ImportTarget,
     options: &ImportOptions,
     means: ImportMeans<'_>,
     counters: &Arc<Counters>,
     progress: &CommitProgress,
 ) -> Result<ImportResult> {
-    let scanned = scan_source(source, &target, options.jobs, counters).await?;
+    let names: Vec<&str> = options.path.split('/').filter(|name| !name.is_empty()).collect();
+    let options = &ImportOptions { path: names.join("/"), ..options.clone() };
     let (storage, snapshot) = match &target {
         ImportTarget::Branch(repository, branch) => {
             repository.check_writable()?;
@@ -172,6 +187,22 @@ pub async fn import(
     let tree = tree(snapshot, &storage, means.memory)?;
     let reader = Arc::clone(tree.reader());
     let mut out = ImportResult { dry_run: options.dry_run, ..ImportResult::default() };
+    let mut host = None;
+    let (scanned, left_out) = match (&options.appending, sources) {
+        (Some(how), files) => {
+            let Appended { scanned, host: asked, left_out, skipped } =
+                series::lay_out(&tree, &options.path, files.to_vec(), how).await?;
+            out.skipped_count = skipped.len() as u64;
+            out.skipped = skipped;
+            out.skipped.truncate(MAX_LISTED);
+            host = Some(asked);
+            (scanned, left_out)
+        }
+        (None, [source]) => scan_source(source, &target, &tree, options, counters).await?,
+        (None, _) => return Err(Error::invalid("several files need a dimension along which they follow each other")),
+    };
+    out.left_out_count = left_out.count;
+    out.left_out = left_out.list;
     let (mut detected, clashes) = detect_changes(&scanned, &tree, options).await?;
     let relative = |path: &str| below(&options.path, path);
     out.list_left_out(&scanned, &detected, clashes, relative);
@@ -198,12 +229,16 @@ pub async fn import(
     let changes = std::mem::take(&mut detected.changes);
     drop((scanned, tree, detected));
     let engine = Engine::new(Arc::clone(repository.storage()), reader, means.clock, means.engine);
-    let message =
-        if options.message.is_empty() { format!("Import of {}", source.display()) } else { options.message.clone() };
+    let message = if options.message.is_empty() { default_message(sources) } else { options.message.clone() };
     let metadata = options.metadata.clone();
     let settlements = options.on_conflict.into();
-    let request = Request { branch, message, metadata, settlements, ..Request::default() };
-    match Box::pin(engine.commit(&base, &changes, &request, progress)).await? {
+    let request = Request { branch, message, metadata, settlements, host, ..Request::default() };
+    let committed = Box::pin(engine.commit(&base, &changes, &request, progress)).await;
+    // A new repository stays: others may have begun to use it.
+    let place = repository.storage().location();
+    let stays = || format!("{place} was created and is still empty; the import into it failed");
+    let committed = if out.created_repository { committed.context(stays) } else { committed };
+    match committed? {
         CommitOutcome::Nothing => {}
         CommitOutcome::Conflicts(conflicts) => out.conflicts = conflicts,
         CommitOutcome::Committed { snapshot, rebased_over, .. } => {
@@ -212,6 +247,16 @@ pub async fn import(
         }
     }
     Ok(out)
+}
+
+fn default_message(sources: &[PathBuf]) -> String {
+    match sources {
+        [source] => format!("Import of {}", source.display()),
+        [first, others @ ..] => {
+            format!("Import of {} and {}", first.display(), counted(others.len() as u64, "other file"))
+        }
+        [] => "Import".to_owned(),
+    }
 }
 
 /// Says what is in the directory `source`, which has no Zarr document of version 3, and what to do
@@ -238,10 +283,31 @@ fn other_content(source: &Path) -> String {
     }
 }
 
-/// Returns the files of `source`, which must be a Zarr tree.
-async fn scan_source(source: &Path, target: &ImportTarget, jobs: usize, counters: &Arc<Counters>) -> Result<Scanned> {
+/// Returns the files of `source`, a Zarr tree, or what a NetCDF file becomes, with what of it is
+/// left out.
+async fn scan_source(
+    source: &Path,
+    target: &ImportTarget,
+    tree: &Tree,
+    options: &ImportOptions,
+    counters: &Arc<Counters>,
+) -> Result<(Scanned, LeftOut)> {
+    let path = source.to_owned();
+    if blocking(move || Ok(recognize::at(&path) == Some(Kind::NetCdf))).await? {
+        let mut names = options.path.split('/').filter(|name| !name.is_empty());
+        let place = names.try_fold(0, |node, name| tree.table().child(node, name));
+        if !options.delete && place.is_some_and(|node| tree.table().array(node).is_some()) {
+            return Err(Error::invalid(format!(
+                "/{}: the branch has an array here, and a group cannot take its place: import to another --path",
+                options.path
+            )));
+        }
+        let path = source.to_owned();
+        return blocking(move || planned::plan(&path)).await;
+    }
     let root = Arc::new(open(source, target)?);
     let count = Arc::clone(counters);
+    let jobs = options.jobs;
     let scanned = blocking(move || scan::scan(root, jobs, &count)).await.context(|| source.display())?;
     if scanned.has_file(is_marker) {
         return Err(Error::invalid(format!(
@@ -254,7 +320,7 @@ async fn scan_source(source: &Path, target: &ImportTarget, jobs: usize, counters
         let what = blocking(move || Ok(other_content(&found))).await?;
         return Err(Error::invalid(format!("{}: nothing to import: {what}", source.display())));
     }
-    Ok(scanned)
+    Ok((scanned, LeftOut::default()))
 }
 
 /// Returns the repository, which is created if there is none, its branch, and the base of a commit
@@ -276,8 +342,7 @@ async fn repository_of(
     repository.check_store(&branch).await?;
     // A new repository has a first snapshot, which is the base.
     let base = if out.created_repository {
-        let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
-        Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?)
+        Arc::new(repository.snapshot(ObjectId::INITIAL, MAX_SNAPSHOT).await?)
     } else {
         Arc::clone(tree.snapshot())
     };
@@ -347,15 +412,11 @@ fn tally(out: &mut ImportResult, changes: &ChangeSet) {
     out.nodes_updated = changes.updated.len();
     out.nodes_deleted = changes.deleted.len();
     for change in changes.chunk_changes() {
-        match change {
-            ChunkChange::Delete => out.chunks_deleted += 1,
-            ChunkChange::File(file) => {
+        match change.length() {
+            None => out.chunks_deleted += 1,
+            Some(length) => {
                 out.chunks_written += 1;
-                out.bytes_written = out.bytes_written.saturating_add(file.length);
-            }
-            ChunkChange::Stored(payload) => {
-                out.chunks_written += 1;
-                out.bytes_written = out.bytes_written.saturating_add(payload.length());
+                out.bytes_written = out.bytes_written.saturating_add(length);
             }
         }
     }

@@ -14,11 +14,11 @@ use super::Counters;
 use super::fetch::{Content, is_unreadable, payloads};
 use super::walk::BATCH_BYTES;
 use icechunkfs_base::blocking::blocking;
-use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::zarr::Coords;
-use icechunkfs_repo::commit::changes::{ChangeSet, ChunkChange, ChunkFile};
+use icechunkfs_repo::commit::changes::{ChangeSet, ChunkChange, ChunkFile, MadeChunk};
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::NodeIndex;
 
@@ -29,8 +29,32 @@ const BATCH: usize = 1024;
 struct Candidate {
     node: NodeId,
     coords: Coords,
-    file: ChunkFile,
+    own: Own,
     stored: ChunkPayload,
+}
+
+/// Chunk that is imported.
+#[derive(Clone)]
+enum Own {
+    File(ChunkFile),
+    Made(Arc<dyn MadeChunk>),
+}
+
+impl Own {
+    fn of(change: &ChunkChange) -> Option<Self> {
+        match change {
+            ChunkChange::File(file) => Some(Own::File(file.clone())),
+            ChunkChange::Made(made) => (!made.is_new()).then(|| Own::Made(Arc::clone(made))),
+            ChunkChange::Delete | ChunkChange::Stored(_) => None,
+        }
+    }
+
+    fn length(&self) -> u64 {
+        match self {
+            Own::File(file) => file.length,
+            Own::Made(made) => made.length(),
+        }
+    }
 }
 
 /// Removes from `changes` the chunks that `tree` has with the same bytes; returns their number.
@@ -50,15 +74,16 @@ pub(super) async fn remove_unchanged(
         let Some(&index) = arrays.get(node) else { continue };
         let Some(stored) = tree.chunks(index) else { continue };
         for (coords, change) in chunks {
-            let ChunkChange::File(file) = change else { continue };
+            let Some(own) = Own::of(change) else { continue };
+            let length = own.length();
             let Some(found) = stored.find(coords).await? else { continue };
-            if found.length != file.length {
+            if found.length != length {
                 continue;
             }
             let inode = tree.table().inode(&icechunkfs_tree::tree::nodes::TreePlace::Chunk(index, coords.clone()));
             let Some(payload) = tree.stored(inode).await? else { continue };
-            bytes = bytes.saturating_add(file.length);
-            batch.push(Candidate { node: *node, coords: coords.clone(), file: file.clone(), stored: payload });
+            bytes = bytes.saturating_add(length);
+            batch.push(Candidate { node: *node, coords: coords.clone(), own, stored: payload });
             if batch.len() >= BATCH || bytes >= BATCH_BYTES {
                 batches.push(std::mem::take(&mut batch));
                 bytes = 0;
@@ -100,8 +125,8 @@ async fn compare_batch(
     let mut small = Vec::with_capacity(batch.len());
     let mut same = Vec::new();
     for candidate in batch {
-        counters.add_done(0, candidate.file.length);
-        if candidate.file.length <= BATCH_BYTES {
+        counters.add_done(0, candidate.own.length());
+        if candidate.own.length() <= BATCH_BYTES {
             small.push(candidate);
         } else if is_same_large(&tree, &candidate).await? {
             same.push((candidate.node, candidate.coords));
@@ -113,10 +138,10 @@ async fn compare_batch(
         let mut same = Vec::new();
         for (at, content) in fetched {
             let Some(candidate) = small.get(at) else { continue };
-            let Candidate { node, coords, file, .. } = candidate;
+            let Candidate { node, coords, own, .. } = candidate;
             match content {
                 Ok(Content::Part(data, range)) => {
-                    if read(file)? == data.get(range).unwrap_or_default() {
+                    if read(own)? == data.get(range).unwrap_or_default() {
                         same.push((*node, coords.clone()));
                     }
                 }
@@ -133,15 +158,41 @@ async fn compare_batch(
     Ok(same)
 }
 
-fn read(file: &ChunkFile) -> Result<Vec<u8>> {
+fn read(own: &Own) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let read = file.open()?.take(BATCH_BYTES + 1).read_to_end(&mut bytes);
-    read.map_err(|e| Error::io(&file.name, e))?;
+    match own {
+        Own::Made(made) => made.read(0..made.length(), &mut bytes).context(|| made.describe())?,
+        Own::File(file) => {
+            let read = file.open()?.take(BATCH_BYTES + 1).read_to_end(&mut bytes);
+            read.map(drop).map_err(|e| Error::io(&file.name, e))?;
+        }
+    }
     Ok(bytes)
 }
 
+impl Own {
+    /// Returns true if the bytes from `offset` on begin with `data`, and end there if that is the
+    /// last.
+    fn has(&self, offset: u64, data: &[u8], is_last: bool) -> Result<bool> {
+        let mut bytes = Vec::new();
+        match self {
+            Own::Made(made) => {
+                made.read(offset..offset + data.len() as u64, &mut bytes).context(|| made.describe())?;
+            }
+            Own::File(file) => {
+                let failed = |e: std::io::Error| Error::io(&file.name, e);
+                let mut opened = file.open()?;
+                opened.seek(std::io::SeekFrom::Start(offset)).map_err(failed)?;
+                let limit = data.len() as u64 + u64::from(is_last);
+                opened.take(limit).read_to_end(&mut bytes).map_err(failed)?;
+            }
+        }
+        Ok(bytes == data)
+    }
+}
+
 async fn is_same_large(tree: &Arc<Tree>, candidate: &Candidate) -> Result<bool> {
-    let length = candidate.file.length;
+    let length = candidate.own.length();
     let mut offset = 0;
     while offset < length {
         let data = match tree.read_stored(&candidate.stored, offset, BATCH_BYTES as u32).await {
@@ -150,21 +201,11 @@ async fn is_same_large(tree: &Arc<Tree>, candidate: &Candidate) -> Result<bool> 
             Err(error) if is_unreadable(&error) => return Ok(false),
             Err(error) => return Err(error),
         };
-        let file = candidate.file.clone();
+        let own = candidate.own.clone();
         let at = offset;
         offset += data.len() as u64;
         let is_last = offset >= length;
-        let same = blocking(move || {
-            let failed = |e: std::io::Error| Error::io(&file.name, e);
-            let mut opened = file.open()?;
-            opened.seek(std::io::SeekFrom::Start(at)).map_err(failed)?;
-            let mut bytes = Vec::new();
-            let limit = data.len() as u64 + u64::from(is_last);
-            opened.take(limit).read_to_end(&mut bytes).map_err(failed)?;
-            Ok(bytes == *data)
-        })
-        .await?;
-        if !same {
+        if !blocking(move || own.has(at, &data, is_last)).await? {
             return Ok(false);
         }
     }

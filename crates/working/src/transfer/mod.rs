@@ -14,6 +14,7 @@
 //! | [`export`] | runs all these concurrently |
 //! | [`prune`] | finds and removes what a destination has and the snapshot does not |
 //! | [`scan`] | presents a directory as a working tree in which every file is new |
+//! | [`planned`] | does that with the groups and arrays that a file of another format becomes |
 //! | [`known`] | leaves out chunks that the branch has already, byte for byte |
 //! | [`import`] | runs these two, and commits |
 
@@ -23,10 +24,12 @@ mod fetch;
 pub mod import;
 mod known;
 mod new_file;
+mod planned;
 mod prune;
 mod put;
 mod repositories;
 mod scan;
+pub mod series;
 mod walk;
 
 use std::ffi::OsStr;

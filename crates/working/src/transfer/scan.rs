@@ -26,14 +26,24 @@ use crate::scratch::record::{DataFileId, EntryId, Name, Source, Stored};
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::file_name::is_dots;
-use icechunkfs_base::memory;
+use icechunkfs_base::memory::{self, SharedReservation};
 use icechunkfs_base::printable;
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
-use icechunkfs_repo::commit::changes::ChunkFile;
+use icechunkfs_repo::commit::changes::{ChunkFile, MadeChunk};
 use icechunkfs_repo::repo::create::GROUP_DOCUMENT;
 use icechunkfs_tree::tree::directory::{Entry, Extent};
-use icechunkfs_tree::tree::nodes::{TreePlace, ZARR_JSON};
+use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 use icechunkfs_tree::tree::{Kind, Tree};
+
+/// Reason why an array is not imported.
+pub(super) const GROUP_IN_PLACE: &str =
+    "the branch has a group here, and an array cannot take its place: import to another --path";
+
+/// Returns true if `node` is a group, or a directory with nodes.
+pub(super) fn is_group(tree: &Tree, node: NodeIndex) -> bool {
+    let table = tree.table();
+    table.array(node).is_none() && (table.is_stored(node) || !table.children(node).is_empty())
+}
 
 /// Files whose sizes one task looks up.
 const BATCH: usize = 4096;
@@ -42,18 +52,32 @@ const BATCH: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Scanned {
     root: Arc<OwnedFd>,
-    /// Paths below the directory, and sizes, by number.
-    files: Vec<(Box<[u8]>, u64)>,
+    /// Files by number.
+    files: Vec<ScannedFile>,
     /// All directories, the root first.
     directories: Vec<Directory>,
     /// Paths of entries that are neither files nor directories.
     pub(super) others: Vec<String>,
+    _memory: SharedReservation,
+}
+
+/// File of a directory, or what takes the place of one.
+#[derive(Clone, Debug)]
+pub(super) enum ScannedFile {
+    /// Path below the directory, and size in bytes.
+    File(Box<[u8]>, u64),
+    /// Content of a document.
+    Document(Bytes),
+    /// Chunk of which parts are elsewhere.
+    Chunk(Arc<dyn MadeChunk>),
 }
 
 #[derive(Clone, Debug, Default)]
 struct Directory {
     path: Box<[u8]>,
     entries: BTreeMap<Name, ScannedEntry>,
+    /// True if what the branch has there is hidden, whether or not something takes its place.
+    replaces: bool,
 }
 
 /// Entry of a directory: a directory by position, or a file by number.
@@ -75,7 +99,7 @@ struct Queue {
     /// Tasks that threads are working on.
     busy: usize,
     failed: Option<Error>,
-    files: Vec<(Box<[u8]>, u64)>,
+    files: Vec<ScannedFile>,
     directories: Vec<Directory>,
     others: Vec<String>,
 }
@@ -100,7 +124,7 @@ pub(super) fn scan(root: Arc<OwnedFd>, jobs: usize, counters: &Counters) -> Resu
     })?;
     let Queue { failed, files, directories, mut others, .. } = scan.queue.into_inner();
     others.sort();
-    failed.map_or(Ok(Scanned { root, files, directories, others }), Err)
+    failed.map_or(Ok(Scanned { root, files, directories, others, _memory: SharedReservation::default() }), Err)
 }
 
 impl Queue {
@@ -196,7 +220,7 @@ impl Scan<'_> {
         for (name, size) in sizes {
             let number = queue.files.len() as u64;
             queue.add_entry(position, &name, ScannedEntry::File(number));
-            queue.files.push((join(path, &name).into(), size));
+            queue.files.push(ScannedFile::File(join(path, &name).into(), size));
         }
         Ok(())
     }
@@ -207,6 +231,65 @@ fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 impl Scanned {
+    /// Creates a directory without files, to which some are added. Those of the file system are
+    /// below `root`.
+    pub(super) fn empty(root: Arc<OwnedFd>) -> Self {
+        Scanned {
+            root,
+            files: Vec::new(),
+            directories: vec![Directory::default()],
+            others: Vec::new(),
+            _memory: SharedReservation::default(),
+        }
+    }
+
+    /// Holds `memory`, which was counted for the files.
+    pub(super) fn hold(&mut self, memory: SharedReservation) {
+        self._memory = memory;
+    }
+
+    /// Adds `file` at `path`, which no other file has. The directories that are made for it are
+    /// those of arrays, which replace the branch's as wholes.
+    pub(super) fn add(&mut self, path: &str, file: ScannedFile) {
+        self.add_in(path, file, true);
+    }
+
+    /// Adds `file` at `path`, which no other file has, over what the branch has.
+    pub(super) fn add_over(&mut self, path: &str, file: ScannedFile) {
+        self.add_in(path, file, false);
+    }
+
+    fn add_in(&mut self, path: &str, file: ScannedFile, replaces: bool) {
+        let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let mut at = 0;
+        let mut so_far = Vec::new();
+        for part in above.split('/').filter(|part| !part.is_empty()) {
+            so_far = join(&so_far, part.as_bytes());
+            at = self.enter(at, part, &so_far, replaces);
+        }
+        let number = self.files.len() as u64;
+        self.files.push(file);
+        if let Some(directory) = self.directories.get_mut(at) {
+            directory.entries.insert(Name::new(name.as_bytes()), ScannedEntry::File(number));
+        }
+    }
+
+    /// Returns the position of directory `name` of the one at position `at`; makes it if there is
+    /// none.
+    fn enter(&mut self, at: usize, name: &str, path: &[u8], replaces: bool) -> usize {
+        let name = Name::new(name.as_bytes());
+        let new = self.directories.len();
+        let Some(directory) = self.directories.get_mut(at) else { return at };
+        match directory.entries.get(&name) {
+            Some(ScannedEntry::Directory(position)) => *position,
+            _ => {
+                directory.entries.insert(name, ScannedEntry::Directory(new));
+                self.directories.push(Directory { path: path.into(), replaces, ..Directory::default() });
+                new
+            }
+        }
+    }
+
     /// Returns true if there is any `zarr.json`.
     pub(super) fn any_document(&self) -> bool {
         let document = Name::new(ZARR_JSON.as_bytes());
@@ -259,15 +342,22 @@ impl Scanned {
             *top = lower;
         }
         // A directory's number is smaller than those of all directories below it.
-        for (position, Directory { path: place, entries: found }) in self.directories.iter().enumerate() {
+        for (position, Directory { path: place, entries: found, replaces }) in self.directories.iter().enumerate() {
             let lower = lowers.get_mut(position).and_then(Option::take);
+            if let (Some(TreePlace::Directory(node)), true, false) = (&lower, *replaces, delete)
+                && is_group(tree, *node)
+            {
+                let why = "the branch has a group here, and an array cannot take its place: import to another --path"
+                    .to_owned();
+                clashes.push(SkippedPath { path: printable::text(place), why });
+            }
             let mut entries = BTreeMap::new();
             for (name, found) in found {
                 let below = match (&lower, name.text()) {
                     (Some(lower), Some(text)) => tree.child_place(lower, text),
                     _ => None,
                 };
-                if let (Some(below), false) = (&below, delete)
+                if let (Some(below), false) = (&below, delete || *replaces)
                     && let Some(why) = clash(tree, below, *found).await?
                 {
                     clashes.push(SkippedPath { path: printable::text(&join(place, &name.0)), why: why.to_owned() });
@@ -279,11 +369,11 @@ impl Scanned {
                         }
                         FrozenEntry::Directory(first + child)
                     }
-                    ScannedEntry::File(number) => new_file(Source::Data(DataFileId(*number)), &mut next_id),
+                    ScannedEntry::File(number) => new_file(self.source_of(*number), &mut next_id),
                 };
                 entries.insert(name.clone(), entry);
             }
-            if let (Some(place), true) = (&lower, delete) {
+            if let (Some(place), true) = (&lower, delete || *replaces) {
                 hide_rest(tree, place, &mut entries).await?;
             }
             out.push(FrozenDirectory {
@@ -297,12 +387,23 @@ impl Scanned {
         Ok((Frozen::of(out), clashes))
     }
 
-    fn file(&self, number: u64) -> Option<&(Box<[u8]>, u64)> {
-        self.files.get(usize::try_from(number).ok()?)
+    fn file(&self, number: DataFileId) -> Option<&ScannedFile> {
+        self.files.get(usize::try_from(number.0).ok()?)
     }
 
-    fn path(&self, number: u64) -> &[u8] {
-        self.file(number).map(|(path, _)| &**path).unwrap_or_default()
+    fn source_of(&self, number: u64) -> Source {
+        let number = DataFileId(number);
+        match self.file(number) {
+            Some(ScannedFile::Document(document)) => Source::Stored(Stored(ChunkPayload::Inline(document.clone()))),
+            _ => Source::Data(number),
+        }
+    }
+
+    fn path(&self, number: DataFileId) -> &[u8] {
+        match self.file(number) {
+            Some(ScannedFile::File(path, _)) => path,
+            _ => &[],
+        }
     }
 }
 
@@ -355,8 +456,9 @@ impl Contents for Scanned {
     fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>> {
         // A directory name that is not UTF-8 is itself a violation, so that chunks below it need no
         // file.
-        let file = self.file(data.0).and_then(|(path, length)| Some((std::str::from_utf8(path).ok()?, *length)));
-        Ok(file.map(|(path, length)| ChunkFile {
+        let Some(ScannedFile::File(path, length)) = self.file(data) else { return Ok(None) };
+        let length = *length;
+        Ok(std::str::from_utf8(path).ok().map(|path| ChunkFile {
             directory: Arc::clone(&self.root),
             name: path.to_owned(),
             length,
@@ -364,9 +466,16 @@ impl Contents for Scanned {
         }))
     }
 
+    fn made(&self, data: DataFileId) -> Option<Arc<dyn MadeChunk>> {
+        match self.file(data)? {
+            ScannedFile::Chunk(made) => Some(Arc::clone(made)),
+            _ => None,
+        }
+    }
+
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
         let number = match &file.source {
-            Source::Data(data) => data.0,
+            Source::Data(data) => *data,
             Source::Stored(Stored(ChunkPayload::Inline(document))) => return Ok(document.clone()),
             Source::Stored(_) | Source::Lower => return Ok(Bytes::new()),
         };

@@ -13,7 +13,7 @@ use super::documents::MAX_DOCUMENT;
 use super::{ForeignChunk, Untracked, below, join_key};
 use crate::overlay::frozen::{FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::scratch::data::{FLUSH_FAILED, LOST};
-use crate::scratch::record::{EntryId, Name, Source};
+use crate::scratch::record::{DataFileId, EntryId, Name, Source};
 use icechunkfs_base::error::{Context, Result};
 use icechunkfs_base::printable;
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
@@ -273,28 +273,33 @@ impl Detection<'_> {
                 None => ChunkChange::Stored(ChunkPayload::Inline(self.contents.whole(file, MAX_DOCUMENT).await?)),
             },
             Source::Stored(stored) => ChunkChange::Stored(stored.0.clone()),
-            Source::Data(number) => {
-                let Some(file) = self.contents.changed(*number).context(|| path.clone())? else {
-                    self.report_violation(path, LOST);
-                    return Ok(());
-                };
-                if self.contents.has_flush_failed(*number) {
-                    self.report_violation(path.clone(), FLUSH_FAILED);
-                }
-                self.out.bytes += file.length;
-                ChunkChange::File(file)
-            }
+            Source::Data(number) => match self.new_chunk(*number, &path)? {
+                Some(change) => change,
+                None => return Ok(()),
+            },
         };
-        let empty = match &change {
-            ChunkChange::File(file) => file.length == 0,
-            ChunkChange::Stored(payload) => payload.length() == 0,
-            ChunkChange::Delete => false,
-        };
-        if empty {
+        if change.length() == Some(0) {
             self.report_violation(path, "the chunk file is empty: wait for its writer, or remove it");
         }
         changes.insert(coords, change);
         Ok(())
+    }
+
+    /// Returns the chunk with bytes of its own; none if these are lost, which is a violation.
+    fn new_chunk(&mut self, number: DataFileId, path: &str) -> Result<Option<ChunkChange>> {
+        if let Some(made) = self.contents.made(number) {
+            self.out.bytes += made.length();
+            return Ok(Some(ChunkChange::Made(made)));
+        }
+        let Some(file) = self.contents.changed(number).context(|| path.to_owned())? else {
+            self.report_violation(path.to_owned(), LOST);
+            return Ok(None);
+        };
+        if self.contents.has_flush_failed(number) {
+            self.report_violation(path.to_owned(), FLUSH_FAILED);
+        }
+        self.out.bytes += file.length;
+        Ok(Some(ChunkChange::File(file)))
     }
 
     async fn stored_at(&self, place: Option<&TreePlace>) -> Result<Option<ChunkChange>> {

@@ -1,0 +1,167 @@
+//! Types of elements: their sizes, their names in Zarr, and the values that netCDF fills with.
+
+use data_encoding::BASE64;
+use serde_json::{Number, Value, json};
+
+/// Type of the elements of a variable or an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Element {
+    Int8,
+    /// Byte of a text.
+    Char,
+    Int16,
+    Int32,
+    Float32,
+    Float64,
+    UInt8,
+    UInt16,
+    UInt32,
+    Int64,
+    UInt64,
+}
+
+impl Element {
+    /// Returns the size in bytes.
+    pub(crate) fn size(self) -> u64 {
+        match self {
+            Element::Int8 | Element::Char | Element::UInt8 => 1,
+            Element::Int16 | Element::UInt16 => 2,
+            Element::Int32 | Element::Float32 | Element::UInt32 => 4,
+            Element::Float64 | Element::Int64 | Element::UInt64 => 8,
+        }
+    }
+
+    /// Returns `data_type` of a `zarr.json`. Characters are byte strings of length 1, which xarray
+    /// joins along the last dimension as it does those of the original.
+    pub(crate) fn data_type(self) -> Value {
+        let name = match self {
+            Element::Int8 => "int8",
+            Element::Char => return json!({"name": "null_terminated_bytes", "configuration": {"length_bytes": 1}}),
+            Element::Int16 => "int16",
+            Element::Int32 => "int32",
+            Element::Float32 => "float32",
+            Element::Float64 => "float64",
+            Element::UInt8 => "uint8",
+            Element::UInt16 => "uint16",
+            Element::UInt32 => "uint32",
+            Element::Int64 => "int64",
+            Element::UInt64 => "uint64",
+        };
+        json!(name)
+    }
+
+    /// Returns, big-endian, what netCDF fills elements with that nobody wrote (`NC_FILL_...`).
+    pub(crate) fn default_fill(self) -> Vec<u8> {
+        match self {
+            Element::Int8 => (-127_i8).to_be_bytes().to_vec(),
+            Element::Char => vec![0],
+            Element::Int16 => (-32_767_i16).to_be_bytes().to_vec(),
+            Element::Int32 => (-2_147_483_647_i32).to_be_bytes().to_vec(),
+            Element::Float32 => 9.969_21e36_f32.to_be_bytes().to_vec(),
+            Element::Float64 => 9.969_209_968_386_869e36_f64.to_be_bytes().to_vec(),
+            Element::UInt8 => vec![u8::MAX],
+            Element::UInt16 => u16::MAX.to_be_bytes().to_vec(),
+            Element::UInt32 => u32::MAX.to_be_bytes().to_vec(),
+            Element::Int64 => (-9_223_372_036_854_775_806_i64).to_be_bytes().to_vec(),
+            Element::UInt64 => 18_446_744_073_709_551_614_u64.to_be_bytes().to_vec(),
+        }
+    }
+
+    /// Returns the number that is stored in `bytes`, big-endian: one element, not a character.
+    pub(crate) fn number(self, bytes: &[u8]) -> Option<Numeric> {
+        Some(match self {
+            Element::Int8 => Numeric::Integer(i8::from_be_bytes(bytes.try_into().ok()?).into()),
+            Element::UInt8 | Element::Char => Numeric::Integer(u8::from_be_bytes(bytes.try_into().ok()?).into()),
+            Element::Int16 => Numeric::Integer(i16::from_be_bytes(bytes.try_into().ok()?).into()),
+            Element::UInt16 => Numeric::Integer(u16::from_be_bytes(bytes.try_into().ok()?).into()),
+            Element::Int32 => Numeric::Integer(i32::from_be_bytes(bytes.try_into().ok()?).into()),
+            Element::UInt32 => Numeric::Integer(u32::from_be_bytes(bytes.try_into().ok()?).into()),
+            Element::Int64 => Numeric::Integer(i64::from_be_bytes(bytes.try_into().ok()?).into()),
+            Element::UInt64 => Numeric::Integer(u64::from_be_bytes(bytes.try_into().ok()?).into()),
+            Element::Float32 => Numeric::Float(f32::from_be_bytes(bytes.try_into().ok()?).into()),
+            Element::Float64 => Numeric::Float(f64::from_be_bytes(bytes.try_into().ok()?)),
+        })
+    }
+
+    /// Returns `number` as an element, big-endian; none if there is no such element.
+    pub(crate) fn stored(self, number: Numeric) -> Option<Vec<u8>> {
+        let whole = match number {
+            Numeric::Integer(number) => Some(number),
+            // Larger ones are not those of an integer of 64 bits.
+            Numeric::Float(number) if number.fract() == 0.0 && number.abs() < 2e19 => Some(number as i128),
+            Numeric::Float(_) => None,
+        };
+        let float = match number {
+            Numeric::Float(number) => Some(number),
+            Numeric::Integer(number) => Some(number as f64).filter(|float| *float as i128 == number),
+        };
+        Some(match self {
+            Element::Char => return None,
+            Element::Int8 => i8::try_from(whole?).ok()?.to_be_bytes().to_vec(),
+            Element::UInt8 => u8::try_from(whole?).ok()?.to_be_bytes().to_vec(),
+            Element::Int16 => i16::try_from(whole?).ok()?.to_be_bytes().to_vec(),
+            Element::UInt16 => u16::try_from(whole?).ok()?.to_be_bytes().to_vec(),
+            Element::Int32 => i32::try_from(whole?).ok()?.to_be_bytes().to_vec(),
+            Element::UInt32 => u32::try_from(whole?).ok()?.to_be_bytes().to_vec(),
+            Element::Int64 => i64::try_from(whole?).ok()?.to_be_bytes().to_vec(),
+            Element::UInt64 => u64::try_from(whole?).ok()?.to_be_bytes().to_vec(),
+            Element::Float64 => float?.to_be_bytes().to_vec(),
+            Element::Float32 => {
+                let float = float?;
+                let short = float as f32;
+                let is_exact = f64::from(short) == float || float.is_nan();
+                return is_exact.then(|| short.to_be_bytes().to_vec());
+            }
+        })
+    }
+
+    /// Returns `fill_value` of a `zarr.json` for the element in `bytes`, big-endian.
+    pub(crate) fn fill_value(self, bytes: &[u8]) -> Option<Value> {
+        if self == Element::Char {
+            // Without the padding of a text that is shorter than its length.
+            return Some(json!(BASE64.encode(bytes.strip_suffix(&[0]).unwrap_or(bytes))));
+        }
+        Some(match self.number(bytes)? {
+            Numeric::Integer(number) => integer(number),
+            Numeric::Float(number) if number.is_nan() && !is_plain_nan(self, bytes) => {
+                let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+                json!(format!("0x{digits}"))
+            }
+            Numeric::Float(number) => match Number::from_f64(number) {
+                Some(number) => Value::Number(number),
+                None => json!(not_finite(number)),
+            },
+        })
+    }
+}
+
+/// Returns true if `bytes` are those of the NaN that Zarr calls `NaN`.
+fn is_plain_nan(element: Element, bytes: &[u8]) -> bool {
+    match element {
+        Element::Float32 => bytes == 0x7fc0_0000_u32.to_be_bytes(),
+        _ => bytes == 0x7ff8_0000_0000_0000_u64.to_be_bytes(),
+    }
+}
+
+/// Number of an element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Numeric {
+    Integer(i128),
+    Float(f64),
+}
+
+/// Returns an integer of 64 bits as JSON.
+pub(crate) fn integer(number: i128) -> Value {
+    i64::try_from(number).map_or_else(|_| json!(u64::try_from(number).unwrap_or_default()), |number| json!(number))
+}
+
+/// Returns the name that Zarr has for a number that JSON cannot write.
+pub(crate) fn not_finite(number: f64) -> &'static str {
+    if number.is_nan() {
+        "NaN"
+    } else if number > 0.0 {
+        "Infinity"
+    } else {
+        "-Infinity"
+    }
+}

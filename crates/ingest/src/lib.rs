@@ -1,0 +1,25 @@
+//! Plans for making a Zarr hierarchy of a file of another format.
+//!
+//! A [`plan::Plan`] says which groups and arrays a file becomes, with the bytes of the file that
+//! each chunk is made of, and what is left out and why. Nothing is copied here, and nothing is
+//! known of repositories, mounts or networks: who carries a plan out reads the ranges, or refers to
+//! them.
+//!
+//! Begin at [`plan`]; [`netcdf3`] makes plans of the classic formats of NetCDF. Hard rules:
+//!
+//! - A file is untrusted: every count is checked against the file and the memory bound before
+//!   anything is made by it, and every range lies within the file.
+//! - Nothing is left out in silence: it is an [`plan::Omission`].
+//! - Values are those that the format's own library reads, or the plan fails.
+
+pub mod coordinate;
+pub mod netcdf3;
+pub mod plan;
+pub mod run;
+pub mod series;
+pub mod source;
+
+mod attributes;
+mod chunking;
+mod document;
+mod element;

@@ -1,0 +1,433 @@
+//! Files one after another along a dimension, behind what an archive has already.
+//!
+//! Programs decode the elements of an array by its attributes, all in the same way. So a file whose
+//! elements mean something else by the same numbers, in other units or packed in another way, must
+//! not be appended: the values that are read of it would be wrong, and nobody would see it. What
+//! decides about the meaning is compared, and a file that differs is refused with the reason.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use serde_json::{Map, Value, json};
+
+use crate::chunking::{self, Sizes};
+use crate::plan::{self, Array, Omissions, Plan};
+use crate::run::{place_block, product};
+use crate::source::Source;
+
+/// Attributes by which programs decode elements, or that say what numbers mean.
+const DECIDING: [&str; 19] = [
+    "units",
+    "calendar",
+    "leap_year",
+    "leap_month",
+    "month_lengths",
+    "scale_factor",
+    "add_offset",
+    "_FillValue",
+    "missing_value",
+    "_Unsigned",
+    "_Encoding",
+    "dtype",
+    "valid_range",
+    "valid_min",
+    "valid_max",
+    "flag_values",
+    "flag_masks",
+    "flag_meanings",
+    "positive",
+];
+/// Attribute that each program writes in its own way, and that says nothing about the others.
+const HISTORY: &str = "history";
+
+/// Most bytes of a chunk: some are put together in memory at the same time. Those of imports have a
+/// quarter of it.
+const MAX_CHUNK: u64 = 64 << 20;
+
+/// Array of an archive: its name, and its `zarr.json`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Existing {
+    /// Name of the array in its group.
+    pub name: String,
+    /// Content of the `zarr.json`.
+    pub document: Map<String, Value>,
+}
+
+/// Reason why a file cannot be appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// File, by position.
+    pub file: usize,
+    /// Variable that does not fit.
+    pub variable: String,
+    /// Reason, for display.
+    pub why: String,
+}
+
+/// Arrays that some files become along a dimension.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// Arrays along the dimension, which grow.
+    pub growing: Vec<Growing>,
+    /// Arrays without it: they must be the same in all files and in the archive. Each by its
+    /// position in the first file.
+    pub fixed: Vec<usize>,
+    /// Attributes of files that the arrays have in another way.
+    pub omissions: Omissions,
+}
+
+/// Array with the elements of an archive, and those of files behind them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Growing {
+    /// Name of the array.
+    pub name: String,
+    /// Elements per dimension, with those of the files.
+    pub shape: Vec<u64>,
+    /// Elements per dimension of a chunk.
+    pub chunk_shape: Vec<u64>,
+    /// Dimension along which the array grows.
+    pub axis: usize,
+    /// Position of the first new element along that dimension.
+    pub start: u64,
+    /// Content of the `zarr.json`.
+    pub document: Map<String, Value>,
+    /// Files that the new elements are in, in their order.
+    parts: Vec<Part>,
+    /// Bytes of an element with the fill value.
+    fill: Vec<u8>,
+}
+
+/// Elements of a file along the growing dimension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    file: usize,
+    array: usize,
+    /// Positions in the growing array.
+    place: Range<u64>,
+}
+
+impl Growing {
+    /// Returns the bytes of a chunk.
+    pub fn chunk_bytes(&self) -> u64 {
+        self.chunk_shape.iter().fold(self.fill.len() as u64, |bytes, length| bytes.saturating_mul(*length))
+    }
+
+    /// Returns the chunks that the files have elements of: a range of each dimension of the grid.
+    ///
+    /// Errors: [`ErrorKind::InvalidInput`] if the format cannot number them.
+    pub fn changed(&self) -> Result<Vec<Range<u32>>> {
+        let grid = plan::grid(&self.shape, &self.chunk_shape);
+        let grid =
+            grid.ok_or_else(|| Error::invalid(format!("{}: more than 2^32 chunks along a dimension", self.name)))?;
+        let first = self.chunk_shape.get(self.axis).and_then(|length| self.start.checked_div(*length));
+        let first = first.and_then(|first| u32::try_from(first).ok()).unwrap_or_default();
+        // Without new elements nothing is changed, also not the last chunk.
+        let first = if self.shape.get(self.axis).is_some_and(|end| *end > self.start) { first } else { u32::MAX };
+        let of_axis = |(axis, count): (usize, u32)| if axis == self.axis { first.min(count)..count } else { 0..count };
+        Ok(grid.into_iter().enumerate().map(of_axis).collect())
+    }
+
+    /// Returns true if the archive has elements of the chunk at `coords`: they must stay.
+    pub fn has_earlier(&self, coords: &[u32]) -> bool {
+        let along = coords.get(self.axis).zip(self.chunk_shape.get(self.axis));
+        along.is_some_and(|(coord, length)| u64::from(*coord).saturating_mul(*length) < self.start)
+    }
+
+    /// Appends the chunk at `coords` to `out`: what `earlier`, the stored chunk, has of the
+    /// elements of the archive, and the elements of `files`, each with its plan.
+    ///
+    /// Errors: [`ErrorKind::Corrupt`] if `earlier` has another length than a chunk; others as for
+    /// reading.
+    pub fn read_chunk(
+        &self,
+        files: &[(&Plan, &dyn Source)],
+        coords: &[u32],
+        earlier: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let begin = out.len();
+        plan::fill(out, self.chunk_bytes(), &self.fill);
+        let chunk = out.get_mut(begin..).unwrap_or_default();
+        if let Some(earlier) = earlier {
+            if earlier.len() != chunk.len() {
+                return Err(Error::corrupt(format!(
+                    "{}: a chunk of {} bytes, not {}",
+                    self.name,
+                    earlier.len(),
+                    chunk.len()
+                )));
+            }
+            chunk.copy_from_slice(earlier);
+        }
+        let region = plan::region(coords, &self.chunk_shape, &self.shape);
+        let Some(along) = region.get(self.axis).cloned() else {
+            return Err(Error::invalid("an array that cannot grow"));
+        };
+        for part in &self.parts {
+            let here = along.start.max(part.place.start)..along.end.min(part.place.end);
+            if here.is_empty() {
+                continue;
+            }
+            let found = files.get(part.file).and_then(|(plan, source)| Some((plan.arrays.get(part.array)?, *source)));
+            let (array, source) = found.ok_or_else(|| Error::invalid("a part of no file"))?;
+            let mut wanted = region.clone();
+            if let Some(range) = wanted.get_mut(self.axis) {
+                *range = here.start - part.place.start..here.end - part.place.start;
+            }
+            let mut block = Vec::new();
+            array.run.read(source, &wanted, &mut block)?;
+            let lengths: Vec<u64> = wanted.iter().map(|range| range.end - range.start).collect();
+            let mut at = vec![0; lengths.len()];
+            if let Some(at) = at.get_mut(self.axis) {
+                *at = here.start - along.start;
+            }
+            let chunk = out.get_mut(begin..).unwrap_or_default();
+            place_block(&block, &lengths, chunk, &self.chunk_shape, &at, self.fill.len());
+        }
+        Ok(())
+    }
+}
+
+/// Plans to put `files` one after another along `dimension`, behind the arrays of an archive; none
+/// if there is no archive yet. Returns all reasons why files do not fit, if there are any.
+///
+/// Errors: [`ErrorKind::InvalidInput`] if no variable has the dimension.
+pub fn plan(
+    archive: Option<&[Existing]>,
+    files: &[&Plan],
+    dimension: &str,
+) -> Result<std::result::Result<Series, Vec<Refusal>>> {
+    let Some(first) = files.first() else { return Err(Error::invalid("no file is to be appended")) };
+    if !first.arrays.iter().any(|array| axis_of(array, dimension).is_some()) {
+        let mut names: Vec<&str> =
+            first.arrays.iter().flat_map(|array| &array.dimension_names).map(String::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("no variable has the dimension {dimension}: the file has {}", names.join(", ")),
+        ));
+    }
+    let mut refusals = Vec::new();
+    let mut series = Series { growing: Vec::new(), fixed: Vec::new(), omissions: Omissions::default() };
+    let names: Vec<HashMap<&str, usize>> = files.iter().map(|plan| names_of(plan)).collect();
+    let existing: Option<HashMap<&str, &Existing>> =
+        archive.map(|all| all.iter().map(|existing| (existing.name.as_str(), existing)).collect());
+    let compared_with = if archive.is_some() { "the archive" } else { "the first file" };
+    for (position, array) in first.arrays.iter().enumerate() {
+        let existing = existing.as_ref().map(|all| all.get(array.name.as_str()));
+        let own = document_of(array)?;
+        let document = match existing {
+            Some(Some(existing)) => existing.document.clone(),
+            Some(None) => {
+                let why = "the archive does not have it".to_owned();
+                refusals.push(Refusal { file: 0, variable: array.name.clone(), why });
+                continue;
+            }
+            None => own,
+        };
+        let axis = axis_of(array, dimension);
+        let mut parts = Vec::new();
+        let start = match (archive, axis) {
+            (Some(_), Some(axis)) => length_along(&document, axis).unwrap_or_default(),
+            _ => 0,
+        };
+        let mut end = start;
+        for (file, plan) in files.iter().enumerate() {
+            let mut refuse = |why: String| refusals.push(Refusal { file, variable: array.name.clone(), why });
+            let found = names.get(file).and_then(|names| names.get(array.name.as_str()));
+            let Some((place, other)) = found.and_then(|place| Some((*place, plan.arrays.get(*place)?))) else {
+                refuse("the file does not have it, and others do".to_owned());
+                continue;
+            };
+            let own = document_of(other)?;
+            difference(&document, &own, axis, other.element.size(), compared_with).into_iter().for_each(&mut refuse);
+            note_attributes(attributes_of(&document), attributes_of(&own), &array.name, &mut series.omissions);
+            if let Some(axis) = axis {
+                let length = other.shape().get(axis).copied().unwrap_or_default();
+                parts.push(Part { file, array: place, place: end..end.saturating_add(length) });
+                end = end.saturating_add(length);
+            }
+        }
+        match axis {
+            Some(axis) => {
+                let document = if archive.is_some() { document } else { in_growing_chunks(array, document, axis, end) };
+                series.growing.push(growing(array, document, axis, start..end, parts));
+            }
+            None => series.fixed.push(position),
+        }
+    }
+    refuse_more(archive, &names, &mut refusals);
+    // The rows of all arrays belong together by their positions.
+    let starts = |growing: &Growing| (growing.name.clone(), growing.start);
+    if let Some((first, start)) = series.growing.first().map(starts) {
+        for (variable, other) in series.growing.iter().map(starts).filter(|(_, other)| *other != start) {
+            let why = format!("it ends at {other} in the archive, and {first} at {start}");
+            refusals.push(Refusal { file: 0, variable, why });
+        }
+    }
+    Ok(if refusals.is_empty() { Ok(series) } else { Err(refusals) })
+}
+
+fn growing(array: &Array, mut document: Map<String, Value>, axis: usize, new: Range<u64>, parts: Vec<Part>) -> Growing {
+    let mut shape = array.shape().to_vec();
+    if let Some(length) = shape.get_mut(axis) {
+        *length = new.end;
+    }
+    document.insert("shape".to_owned(), json!(shape));
+    let chunk_shape = chunk_shape(&document).unwrap_or_else(|| array.chunk_shape.clone());
+    let fill = array.fill().to_vec();
+    Growing { name: array.name.clone(), shape, chunk_shape, axis, start: new.start, document, parts, fill }
+}
+
+/// Gives a new array, `total` long along `axis`, the chunks of one that grows.
+fn in_growing_chunks(array: &Array, mut document: Map<String, Value>, axis: usize, total: u64) -> Map<String, Value> {
+    let chunk = chunking::growing_chunk(array.shape(), axis, total, array.fill().len() as u64, Sizes::USUAL);
+    let grid = json!({"name": "regular", "configuration": {"chunk_shape": chunk}});
+    document.insert("chunk_grid".to_owned(), grid);
+    document
+}
+
+fn names_of(plan: &Plan) -> HashMap<&str, usize> {
+    plan.arrays.iter().enumerate().map(|(position, array)| (array.name.as_str(), position)).collect()
+}
+
+/// Refuses variables that the first file or the archive has not; `names` are those of each file.
+fn refuse_more(archive: Option<&[Existing]>, names: &[HashMap<&str, usize>], refusals: &mut Vec<Refusal>) {
+    let Some((first, others)) = names.split_first() else { return };
+    for (file, names) in others.iter().enumerate() {
+        for name in names.keys().filter(|name| !first.contains_key(*name)) {
+            let why = "the first file does not have it".to_owned();
+            refusals.push(Refusal { file: file + 1, variable: (*name).to_owned(), why });
+        }
+    }
+    for existing in archive.unwrap_or_default().iter().filter(|existing| !first.contains_key(existing.name.as_str())) {
+        let why = "the file does not have it, and the archive does".to_owned();
+        refusals.push(Refusal { file: 0, variable: existing.name.clone(), why });
+    }
+}
+
+fn attributes_of(document: &Map<String, Value>) -> Option<&Map<String, Value>> {
+    document.get("attributes").and_then(Value::as_object)
+}
+
+/// Notes attributes of the array `name` in a file that the archive has in another way. Those that
+/// decide are compared elsewhere.
+fn note_attributes(
+    archive: Option<&Map<String, Value>>,
+    file: Option<&Map<String, Value>>,
+    name: &str,
+    omissions: &mut Omissions,
+) {
+    let is_noted = |key: &str| key != HISTORY && !DECIDING.contains(&key);
+    for (key, value) in file.into_iter().flatten().filter(|(key, _)| is_noted(key)) {
+        if !is_same(archive.and_then(|archive| archive.get(key)), Some(value)) {
+            omissions.add(|| format!("{name}@{key}"), "left out: the array has another value, or none");
+        }
+    }
+}
+
+/// Returns the position of `dimension` among those of the array.
+fn axis_of(array: &Array, dimension: &str) -> Option<usize> {
+    array.dimension_names.iter().position(|name| name == dimension)
+}
+
+fn document_of(array: &Array) -> Result<Map<String, Value>> {
+    match serde_json::from_slice(&array.document()?) {
+        Ok(Value::Object(document)) => Ok(document),
+        _ => Err(Error::invalid(format!("{}: a zarr.json that is no object", array.name))),
+    }
+}
+
+fn shape(document: &Map<String, Value>) -> Option<Vec<u64>> {
+    document.get("shape")?.as_array()?.iter().map(Value::as_u64).collect()
+}
+
+fn length_along(document: &Map<String, Value>, axis: usize) -> Option<u64> {
+    shape(document)?.get(axis).copied()
+}
+
+/// Returns the chunk shape that a `zarr.json` has; none if chunks differ.
+pub(crate) fn chunk_shape(document: &Map<String, Value>) -> Option<Vec<u64>> {
+    let grid = document.get("chunk_grid")?;
+    if grid.get("name").and_then(Value::as_str) != Some("regular") {
+        return None;
+    }
+    grid.get("configuration")?.get("chunk_shape")?.as_array()?.iter().map(Value::as_u64).collect()
+}
+
+/// Returns why the elements of an array with the document `file` cannot follow those of one with
+/// the document `archive`, along `axis`; without that, why they cannot be the same.
+/// Elements have `size` bytes; `compared_with` is what the first one is for people.
+fn difference(
+    archive: &Map<String, Value>,
+    file: &Map<String, Value>,
+    axis: Option<usize>,
+    size: u64,
+    compared_with: &str,
+) -> Vec<String> {
+    let mut why = Vec::new();
+    let said =
+        |document: &Map<String, Value>, name: &str| document.get(name).map_or("none".to_owned(), Value::to_string);
+    for member in ["data_type", "fill_value", "dimension_names"] {
+        if !is_same(archive.get(member), file.get(member)) {
+            why.push(format!("{member} is {}, and {} in {compared_with}", said(file, member), said(archive, member)));
+        }
+    }
+    let names = file.get("dimension_names").and_then(Value::as_array);
+    let own = axis.and_then(|axis| names?.get(axis));
+    if own.is_some() && names.is_some_and(|names| names.iter().filter(|name| Some(*name) == own).count() > 1) {
+        why.push("it has the dimension twice".to_owned());
+    }
+    if codecs(archive) != codecs(file) || codecs(file).is_none() {
+        why.push(format!("codecs are {}, and {} in {compared_with}", said(file, "codecs"), said(archive, "codecs")));
+    }
+    let transformers = archive.get("storage_transformers").and_then(Value::as_array);
+    let rank = shape(file).map(|shape| shape.len());
+    let chunk = chunk_shape(archive).filter(|chunk| Some(chunk.len()) == rank && !chunk.contains(&0));
+    match chunk.map(|chunk| product(&chunk, size)) {
+        Some(Some(bytes)) if bytes <= MAX_CHUNK && transformers.is_none_or(Vec::is_empty) => {}
+        _ => why.push(format!("{compared_with} does not have it in plain chunks of one shape, of at most 64 MiB")),
+    }
+    let lengths = |document: &Map<String, Value>| {
+        let mut lengths = shape(document).unwrap_or_default();
+        if let Some(length) = axis.and_then(|axis| lengths.get_mut(axis)) {
+            *length = 0;
+        }
+        lengths
+    };
+    if lengths(archive) != lengths(file) {
+        why.push(format!("its shape is {}, and {} in {compared_with}", said(file, "shape"), said(archive, "shape")));
+    }
+    let of =
+        |document: &Map<String, Value>, name: &str| document.get("attributes").and_then(|all| all.get(name)).cloned();
+    for name in DECIDING {
+        let [there, here] = [of(archive, name), of(file, name)];
+        if !is_same(there.as_ref(), here.as_ref()) {
+            let shown = |value: Option<Value>| value.map_or("missing".to_owned(), |value| value.to_string());
+            why.push(format!("attribute {name} is {}, and {} in {compared_with}", shown(here), shown(there)));
+        }
+    }
+    why
+}
+
+/// Returns the byte order of elements that are stored as they are; none of others.
+fn codecs(document: &Map<String, Value>) -> Option<Option<&str>> {
+    let [codec] = document.get("codecs")?.as_array()?.as_slice() else { return None };
+    let name = codec.as_str().or_else(|| codec.get("name")?.as_str())?;
+    (name == "bytes").then(|| codec.get("configuration")?.get("endian")?.as_str())
+}
+
+/// Returns true if both values mean the same: 1 and 1.0 do.
+fn is_same(one: Option<&Value>, other: Option<&Value>) -> bool {
+    match (one, other) {
+        (Some(Value::Number(one)), Some(Value::Number(other))) => {
+            one == other || (one.is_f64() != other.is_f64() && one.as_f64() == other.as_f64())
+        }
+        (Some(Value::Array(one)), Some(Value::Array(other))) => {
+            one.len() == other.len() && std::iter::zip(one, other).all(|(one, other)| is_same(Some(one), Some(other)))
+        }
+        (one, other) => one == other,
+    }
+}

@@ -1,0 +1,240 @@
+//! Presents a file of another format as a working tree: the groups and arrays that it becomes
+//! ([`icechunkfs_ingest`]), with chunks that are read from it when they are stored.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustix::fs::{Mode, OFlags};
+
+use super::scan::{Scanned, ScannedFile};
+use super::{MAX_LISTED, SkippedPath};
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::memory::{Meter, Metered};
+use icechunkfs_format::zarr::Coords;
+use icechunkfs_format::zarr::chunk_key::KeyEncoding;
+use icechunkfs_ingest::netcdf3;
+use icechunkfs_ingest::plan::{Array, Plan};
+use icechunkfs_ingest::source::LocalFile;
+use icechunkfs_repo::commit::changes::MadeChunk;
+use icechunkfs_tree::tree::nodes::{MAX_NAME, ZARR_JSON};
+
+/// Bytes that a chunk takes until it is stored: in the tree that it is laid out as, and in the
+/// change set.
+const CHUNK_COST: u64 = 1 << 10;
+
+/// File that is imported, and what becomes of it.
+#[derive(Debug)]
+pub(super) struct Original {
+    pub(super) file: LocalFile,
+    /// Path, for messages.
+    pub(super) shown: String,
+    pub(super) plan: Metered<Plan>,
+}
+
+/// Chunk of an array of the plan, that one by position.
+#[derive(Debug)]
+struct Assembled {
+    original: Arc<Original>,
+    array: usize,
+    coords: Coords,
+    length: u64,
+}
+
+impl MadeChunk for Assembled {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn describe(&self) -> String {
+        self.original.shown.clone()
+    }
+
+    fn read(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
+        let array = self.original.plan.arrays.get(self.array);
+        let array = array.ok_or_else(|| Error::invalid("an array that the plan does not have"))?;
+        append_range(range, self.length, out, |out| array.read_chunk(&self.original.file, &self.coords, out))
+    }
+}
+
+/// Appends `range` of a chunk of `length` bytes, which `make` appends, to `out`.
+pub(super) fn append_range(
+    range: Range<u64>,
+    length: u64,
+    out: &mut Vec<u8>,
+    make: impl FnOnce(&mut Vec<u8>) -> Result<()>,
+) -> Result<()> {
+    if range == (0..length) {
+        return make(out);
+    }
+    let mut whole = Vec::new();
+    make(&mut whole)?;
+    let part = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    out.extend_from_slice(whole.get(part(range.start)..part(range.end)).unwrap_or_default());
+    Ok(())
+}
+
+/// Opens the file at `path` and plans what it becomes.
+///
+/// Errors: [`ErrorKind::Corrupt`] if it is damaged; others as for reading.
+pub(super) fn open(path: &Path) -> Result<Arc<Original>> {
+    let shown = path.display().to_string();
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::io(&shown, e.into()))?;
+    let file = File::from(opened);
+    if !file.metadata().map_err(|e| Error::io(&shown, e))?.is_file() {
+        return Err(Error::new(ErrorKind::InvalidInput, format!("{shown} is no file")));
+    }
+    let file = LocalFile::new(file).context(|| shown.clone())?;
+    let mut plan = netcdf3::plan(&file).context(|| shown.clone())?;
+    let Plan { arrays, omissions, .. } = &mut *plan;
+    arrays.retain(|array| match refused_name(&array.name) {
+        Some(why) => {
+            omissions.add(|| array.name.clone(), format!("left out: {why}"));
+            false
+        }
+        None => true,
+    });
+    Ok(Arc::new(Original { file, shown, plan }))
+}
+
+/// Opens the file at `path` and plans what it becomes. Also returns what is not as in the file.
+///
+/// Errors: as for [`open`].
+pub(super) fn plan(path: &Path) -> Result<(Scanned, LeftOut)> {
+    lay_out(&open(path)?)
+}
+
+/// Lays the nodes and chunks of the plan out as files.
+fn lay_out(original: &Arc<Original>) -> Result<(Scanned, LeftOut)> {
+    let plan = &original.plan;
+    let listed = plan.omissions.list.iter();
+    let listed = listed.map(|one| SkippedPath { path: one.path.clone(), why: one.why.clone() });
+    let left_out = LeftOut { list: listed.collect(), count: plan.omissions.count };
+    let mut scanned = Scanned::empty(Arc::new(original.file.descriptor()?));
+    let mut meter = Meter::new("the chunks of an import");
+    scanned.add(ZARR_JSON, ScannedFile::Document(plan.document()?.into()));
+    for (position, array) in plan.arrays.iter().enumerate() {
+        add_array(&mut scanned, position, array, original, &mut meter)?;
+    }
+    scanned.hold(meter.into());
+    Ok((scanned, left_out))
+}
+
+/// Parts of a file that are left out, or are not as they were there.
+#[derive(Debug, Default)]
+pub(super) struct LeftOut {
+    /// The first ones.
+    pub(super) list: Vec<SkippedPath>,
+    /// Number of all.
+    pub(super) count: u64,
+}
+
+impl LeftOut {
+    pub(super) fn add(&mut self, path: &str, why: &str) {
+        self.count += 1;
+        if self.list.len() < MAX_LISTED {
+            self.list.push(SkippedPath { path: path.to_owned(), why: why.to_owned() });
+        }
+    }
+}
+
+/// Returns why no array can have the name, if that is so.
+fn refused_name(name: &str) -> Option<&'static str> {
+    match name {
+        "" => Some("it has no name"),
+        "." | ".." => Some("a directory cannot have its name"),
+        name if name.contains(['/', '\0']) => Some("there is a slash or a zero byte in its name"),
+        name if name.starts_with("__") => Some("names that begin with `__` are reserved in Zarr"),
+        ZARR_JSON => Some("the document of its group has this name"),
+        name if name.len() > MAX_NAME => Some("its name is too long"),
+        _ => None,
+    }
+}
+
+pub(super) fn add_array(
+    scanned: &mut Scanned,
+    position: usize,
+    array: &Array,
+    original: &Arc<Original>,
+    meter: &mut Meter,
+) -> Result<()> {
+    let name = &array.name;
+    scanned.add(&format!("{name}/{ZARR_JSON}"), ScannedFile::Document(Bytes::from(array.document()?)));
+    let length = array.chunk_bytes();
+    for coords in Places::of_grid(array.grid()?) {
+        meter.count(CHUNK_COST)?;
+        let key = KeyEncoding::default().key(&coords);
+        let made = Assembled { original: Arc::clone(original), array: position, coords, length };
+        scanned.add(&format!("{name}/{key}"), ScannedFile::Chunk(Arc::new(made)));
+    }
+    Ok(())
+}
+
+/// Coordinates of all chunks in some ranges of a grid, in its order.
+pub(super) struct Places {
+    ranges: Vec<Range<u32>>,
+    next: Option<Coords>,
+}
+
+impl Places {
+    pub(super) fn within(ranges: Vec<Range<u32>>) -> Self {
+        let is_empty = ranges.iter().any(Range::is_empty);
+        let next = (!is_empty).then(|| ranges.iter().map(|range| range.start).collect());
+        Places { ranges, next }
+    }
+
+    /// Returns those of a whole grid.
+    pub(super) fn of_grid(grid: Vec<u32>) -> Self {
+        Places::within(grid.into_iter().map(|count| 0..count).collect())
+    }
+}
+
+impl Iterator for Places {
+    type Item = Coords;
+
+    fn next(&mut self) -> Option<Coords> {
+        let here = self.next.take()?;
+        let mut next = here.clone();
+        for (coord, range) in std::iter::zip(&mut next, &self.ranges).rev() {
+            *coord += 1;
+            if *coord < range.end {
+                self.next = Some(next);
+                break;
+            }
+            *coord = range.start;
+        }
+        Some(here)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use icechunkfs_ingest::source::Source;
+
+    #[test]
+    fn chunks_are_counted_in_their_order() {
+        let all = |ranges: &[Range<u32>]| Places::within(ranges.to_vec()).map(|at| at.to_vec()).collect::<Vec<_>>();
+        assert_eq!(all(&[]), [Vec::<u32>::new()]);
+        assert_eq!(all(&[1..3, 0..2]), [[1, 0], [1, 1], [2, 0], [2, 1]]);
+        assert!(all(&[0..3, 2..2]).is_empty());
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_is_refused() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"before").unwrap();
+        let opened = LocalFile::new(file.try_clone().unwrap()).unwrap();
+        let mut read = [0; 3];
+        opened.read(0, &mut read).unwrap();
+        assert_eq!(&read, b"bef");
+        file.write_all(b" and after").unwrap();
+        assert_eq!(opened.read(0, &mut read).unwrap_err().kind(), ErrorKind::Stale);
+    }
+}

@@ -1,0 +1,515 @@
+//! Appends files to the arrays of a group along a dimension.
+//!
+//! The decision about what fits, and in which order, is that of [`icechunkfs_ingest`]; here the
+//! archive is read, and the result laid out over it. A chunk that the archive has a part of keeps
+//! that part: it is read when the new chunk is stored.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::{Map, Value};
+use tokio::runtime::Handle;
+
+use super::planned::{self, LeftOut, Original, Places, append_range};
+use super::scan::{GROUP_IN_PLACE, Scanned, ScannedFile, is_group};
+use icechunkfs_base::blocking::blocking;
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::memory::Meter;
+use icechunkfs_base::printable;
+use icechunkfs_base::size::counted;
+use icechunkfs_format::format::ids::{NodeId, ObjectId};
+use icechunkfs_format::format::snapshot::{NodeData, Snapshot};
+use icechunkfs_format::zarr::Coords;
+use icechunkfs_format::zarr::chunk_key::KeyEncoding;
+use icechunkfs_ingest::coordinate::{self, Between, Coordinate, Order};
+use icechunkfs_ingest::plan::{Array, Plan};
+use icechunkfs_ingest::series::{self, Existing, Growing, Refusal, Series};
+use icechunkfs_ingest::source::Source;
+use icechunkfs_repo::commit::changes::MadeChunk;
+use icechunkfs_repo::commit::conflicts::Conflict;
+use icechunkfs_repo::commit::request::CommitHost;
+use icechunkfs_tree::tree::Tree;
+use icechunkfs_tree::tree::nodes::{NodeIndex, ZARR_JSON};
+
+/// Reasons that an error names.
+const NAMED: usize = 20;
+/// Bytes that a chunk takes until it is stored.
+const CHUNK_COST: u64 = 1 << 10;
+
+/// Rules for files that follow each other.
+#[derive(Clone, Debug, Default)]
+pub struct Appending {
+    /// Dimension along which they do.
+    pub dimension: String,
+    /// Append also where values of the coordinate are missing.
+    pub allow_gaps: bool,
+    /// Leave out files whose values of the coordinate the archive has.
+    pub skip_existing: bool,
+}
+
+/// Files that are appended.
+#[derive(Debug)]
+struct Files {
+    /// In the order in which they follow each other.
+    originals: Vec<Arc<Original>>,
+    tree: Arc<Tree>,
+    runtime: Handle,
+}
+
+impl Files {
+    fn with_plans(&self) -> Vec<(&Plan, &dyn Source)> {
+        self.originals.iter().map(|original| (&*original.plan, &original.file as &dyn Source)).collect()
+    }
+}
+
+/// Chunk with elements of files, and of the archive.
+#[derive(Debug)]
+struct AppendedChunk {
+    files: Arc<Files>,
+    array: Arc<Growing>,
+    coords: Coords,
+    /// The array in the archive, if the chunk has elements of that.
+    earlier: Option<NodeIndex>,
+}
+
+impl MadeChunk for AppendedChunk {
+    fn length(&self) -> u64 {
+        self.array.chunk_bytes()
+    }
+
+    fn is_new(&self) -> bool {
+        self.earlier.is_some()
+    }
+
+    fn describe(&self) -> String {
+        format!("chunk {:?} of {}", self.coords, self.array.name)
+    }
+
+    fn read(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
+        append_range(range, self.length(), out, |out| {
+            let stored =
+                |node| self.files.runtime.block_on(stored_chunk(&self.files.tree, node, &self.coords, self.length()));
+            let earlier = self.earlier.map(stored).transpose()?.flatten();
+            self.array.read_chunk(&self.files.with_plans(), &self.coords, earlier.as_deref(), out)
+        })
+    }
+}
+
+/// Reads a chunk of the archive, of `length` bytes; none if it is not stored.
+///
+/// Errors: [`ErrorKind::Corrupt`] if it has another length.
+async fn stored_chunk(tree: &Arc<Tree>, node: NodeIndex, coords: &[u32], length: u64) -> Result<Option<Bytes>> {
+    let Some(payload) = tree.payload_at(node, coords).await? else { return Ok(None) };
+    // Before there is memory for it.
+    if payload.length() != length {
+        let path = tree.table().path(node);
+        return Err(Error::corrupt(format!("{path}: chunk {coords:?} has {} bytes, not {length}", payload.length())));
+    }
+    tree.reader().read_payload(&payload).await.map(Some)
+}
+
+/// Group of a snapshot that nobody else may change before the files are appended to it: where they
+/// begin, and what their numbers mean, was decided by that.
+#[derive(Debug)]
+struct Unchanged {
+    base: Arc<Snapshot>,
+    /// Absolute path of the group.
+    group: String,
+}
+
+impl Unchanged {
+    /// Returns the arrays of the group in `snapshot`, with what they are and where their chunks are
+    /// listed.
+    fn arrays(&self, snapshot: &Snapshot) -> BTreeMap<String, (NodeId, Vec<u8>, Vec<ObjectId>)> {
+        let in_group =
+            |path: &str| path.rsplit_once('/').is_some_and(|(above, _)| above == self.group.trim_matches('/'));
+        let mut arrays = BTreeMap::new();
+        for node in
+            snapshot.nodes().filter(|node| in_group(node.path.trim_start_matches('/')) || self.is_top(node.path))
+        {
+            if let NodeData::Array(array) = &node.data {
+                let manifests = array.manifests().into_iter().map(|manifest| manifest.id).collect();
+                arrays.insert(node.path.to_owned(), (node.id, node.zarr_json.to_vec(), manifests));
+            }
+        }
+        arrays
+    }
+
+    /// Returns true if the node at `path` is in the root, and that is the group.
+    fn is_top(&self, path: &str) -> bool {
+        self.group.trim_matches('/').is_empty() && !path.trim_start_matches('/').contains('/')
+    }
+}
+
+#[async_trait]
+impl CommitHost for Unchanged {
+    async fn conflicts_with(&self, tip: &Arc<Snapshot>, _has_landed: bool) -> Result<Vec<Conflict>> {
+        if self.arrays(&self.base) == self.arrays(tip) {
+            return Ok(Vec::new());
+        }
+        let message =
+            "other commits changed the arrays while the files were appended: nothing was imported; import again";
+        Err(Error::new(ErrorKind::Stale, message))
+    }
+}
+
+/// Files, laid out over the archive.
+pub(super) struct Appended {
+    pub(super) scanned: Scanned,
+    /// To be asked when the files are committed.
+    pub(super) host: Arc<dyn CommitHost>,
+    pub(super) left_out: LeftOut,
+    /// Paths of the files that the archive has.
+    pub(super) skipped: Vec<String>,
+}
+
+/// Lays `files` out behind what the group `path` of `tree` has.
+///
+/// Errors: [`ErrorKind::InvalidInput`] if a file does not fit, with the reasons; others as for
+/// reading.
+pub(super) async fn lay_out(tree: &Arc<Tree>, path: &str, files: Vec<PathBuf>, how: &Appending) -> Result<Appended> {
+    raise_file_limit();
+    let mut originals =
+        blocking(move || files.iter().map(|file| planned::open(file)).collect::<Result<Vec<_>>>()).await?;
+    let Some(first) = originals.first() else { return Err(Error::invalid("no file is to be appended")) };
+    let scanned = Scanned::empty(Arc::new(first.file.descriptor()?));
+    let archive = Archive::at(tree, path)?;
+    let existing = archive.arrays.as_deref();
+    // In any order: what fits is known before the coordinate can be read.
+    series_of(existing, &originals, &how.dimension)?;
+    let stored = match archive.node(&how.dimension) {
+        Some(node) => archive.coordinate(&originals, node, &how.dimension).await?,
+        None => None,
+    };
+    let mut skipped = Vec::new();
+    match coordinates_of(&originals, &how.dimension).await? {
+        Some(coordinates) => (originals, skipped) = in_order(stored, originals, coordinates, how.clone()).await?,
+        None if existing.is_none() && originals.len() == 1 && !how.skip_existing => {}
+        None => return Err(without_coordinate(&how.dimension)),
+    }
+    let host = Arc::new(Unchanged { base: Arc::clone(tree.snapshot()), group: path.to_owned() });
+    if originals.is_empty() {
+        return Ok(Appended { scanned, host, left_out: LeftOut::default(), skipped });
+    }
+    let found = series_of(existing, &originals, &how.dimension)?;
+    let mut left_out = left_out(&originals, &found);
+    if existing.is_none() && archive.has_attributes() {
+        left_out.add("/", "attributes of the file left out: the group has its own");
+    }
+    check_fixed(&originals, &found.fixed, &archive).await?;
+    let files = Arc::new(Files { originals, tree: Arc::clone(tree), runtime: Handle::current() });
+    let scanned = archive.over(scanned, &files, found)?;
+    Ok(Appended { scanned, host, left_out, skipped })
+}
+
+/// Group to which files are appended.
+struct Archive<'a> {
+    tree: &'a Arc<Tree>,
+    group: Option<NodeIndex>,
+    /// Its arrays; none if it has none yet.
+    arrays: Option<Vec<Existing>>,
+}
+
+impl<'a> Archive<'a> {
+    fn at(tree: &'a Arc<Tree>, path: &str) -> Result<Self> {
+        let names = path.split('/').filter(|name| !name.is_empty());
+        let group = names.into_iter().try_fold(0, |node, name| tree.table().child(node, name));
+        let Some(group) = group else { return Ok(Archive { tree, group, arrays: None }) };
+        if tree.table().array(group).is_some() {
+            return Err(Error::invalid(format!("{path} is an array: files are appended to the arrays of a group")));
+        }
+        let mut arrays = Vec::new();
+        for node in tree.table().children(group).iter().copied().filter(|node| tree.table().array(*node).is_some()) {
+            let name = tree.table().name(node).to_owned();
+            let document = serde_json::from_slice(tree.zarr_json(node).unwrap_or_default());
+            let document: Map<String, Value> =
+                document.map_err(|e| Error::with_source(ErrorKind::Corrupt, format!("{name}: zarr.json"), e))?;
+            arrays.push(Existing { name, document });
+        }
+        Ok(Archive { tree, group: Some(group), arrays: Some(arrays).filter(|arrays| !arrays.is_empty()) })
+    }
+
+    /// Returns true if the group has attributes of its own, which stay.
+    fn has_attributes(&self) -> bool {
+        let document = self.group.and_then(|group| self.tree.zarr_json(group));
+        let document: Option<Value> = document.and_then(|document| serde_json::from_slice(document).ok());
+        let attributes = document.as_ref().and_then(|document| document.get("attributes")?.as_object());
+        attributes.is_some_and(|attributes| !attributes.is_empty())
+    }
+
+    fn node(&self, name: &str) -> Option<NodeIndex> {
+        self.tree.table().child(self.group?, name).filter(|node| self.tree.table().array(*node).is_some())
+    }
+
+    /// Reads the coordinate of `dimension`, the array `node` of plain elements.
+    async fn coordinate(
+        &self,
+        files: &[Arc<Original>],
+        node: NodeIndex,
+        dimension: &str,
+    ) -> Result<Option<Coordinate>> {
+        let Some(original) = files.first() else { return Ok(None) };
+        let plan: &Plan = &original.plan;
+        let array = named(plan, dimension).zip(self.existing(dimension));
+        let Some((array, existing)) = array else { return Ok(None) };
+        let array = array.in_chunks_of(&existing.document)?;
+        let Some(stored) = self.tree.table().array(node) else { return Ok(None) };
+        let ([length], [chunks]) = (&*stored.shape, &*stored.grid) else { return Ok(None) };
+        let bytes_of_all = length.saturating_mul(array.fill().len() as u64);
+        let mut meter = Meter::new("the coordinate of an archive");
+        meter.count(bytes_of_all.saturating_add(array.chunk_bytes()))?;
+        let mut bytes = Vec::new();
+        for chunk in 0..*chunks {
+            match stored_chunk(self.tree, node, &[chunk], array.chunk_bytes()).await? {
+                Some(stored) => bytes.extend_from_slice(&stored),
+                None => return Err(Error::invalid(format!("{dimension}: the archive lacks chunk {chunk} of it"))),
+            }
+        }
+        let wanted = usize::try_from(bytes_of_all).unwrap_or(usize::MAX);
+        bytes.truncate(wanted);
+        if bytes.len() != wanted {
+            return Err(Error::corrupt(format!("{dimension}: its chunks are shorter than the array")));
+        }
+        Coordinate::of_bytes(plan, dimension, &bytes)
+    }
+
+    fn existing(&self, name: &str) -> Option<&Existing> {
+        self.arrays.iter().flatten().find(|existing| existing.name == name)
+    }
+
+    /// Lays `series` out over the group.
+    fn over(&self, mut scanned: Scanned, files: &Arc<Files>, series: Series) -> Result<Scanned> {
+        let mut meter = Meter::new("the chunks of an import");
+        let Some(first) = files.originals.first() else { return Ok(scanned) };
+        if self.arrays.is_none() {
+            if !self.has_attributes() {
+                scanned.add_over(ZARR_JSON, ScannedFile::Document(first.plan.document()?.into()));
+            }
+            for position in &series.fixed {
+                let array = first.plan.arrays.get(*position).ok_or_else(|| Error::invalid("an array of no file"))?;
+                planned::add_array(&mut scanned, *position, array, first, &mut meter)?;
+            }
+        }
+        for array in series.growing {
+            let there = self.group.and_then(|group| self.tree.table().child(group, &array.name));
+            if there.is_some_and(|node| is_group(self.tree, node)) {
+                return Err(Error::invalid(format!("{}: {GROUP_IN_PLACE}", array.name)));
+            }
+            let array = Arc::new(array);
+            let document = serde_json::to_vec(&array.document);
+            let document =
+                document.map_err(|e| Error::with_source(ErrorKind::InvalidInput, "writing a zarr.json", e))?;
+            scanned.add_over(&format!("{}/{ZARR_JSON}", array.name), ScannedFile::Document(document.into()));
+            let node = self.node(&array.name);
+            let encoding = KeyEncoding::parse(array.document.get("chunk_key_encoding"))?;
+            for coords in Places::within(array.changed()?) {
+                meter.count(CHUNK_COST)?;
+                let key = encoding.key(&coords);
+                let earlier = node.filter(|_| array.has_earlier(&coords));
+                let made = AppendedChunk { files: Arc::clone(files), array: Arc::clone(&array), coords, earlier };
+                scanned.add_over(&format!("{}/{key}", array.name), ScannedFile::Chunk(Arc::new(made)));
+            }
+        }
+        scanned.hold(meter.into());
+        Ok(scanned)
+    }
+}
+
+/// Plans the series. Fails with all reasons why files do not fit.
+fn series_of(archive: Option<&[Existing]>, files: &[Arc<Original>], dimension: &str) -> Result<Series> {
+    let plans: Vec<&Plan> = files.iter().map(|original| &*original.plan).collect();
+    let shown = |file: usize| files.get(file).map_or("", |original| original.shown.as_str());
+    series::plan(archive, &plans, dimension)?.map_err(|refusals| {
+        let lines = refusals.iter().take(NAMED);
+        let mut text = format!(
+            "{} cannot be appended: nothing was imported\n",
+            counted(refusals.iter().map(|refusal| refusal.file).collect::<BTreeSet<_>>().len() as u64, "file")
+        );
+        for Refusal { file, variable, why } in lines {
+            text += &format!("  {}\n", printable::line(&format!("{}: {variable}: {why}", shown(*file))));
+        }
+        if refusals.len() > NAMED {
+            text += &format!("  and {} more\n", refusals.len() - NAMED);
+        }
+        text += "xarray converts what it can, in a mount of the repository: to_zarr(MOUNTPOINT, append_dim=...).\n";
+        Error::multi_line(ErrorKind::InvalidInput, &text)
+    })
+}
+
+/// Returns the coordinate of each file; none if any has none.
+async fn coordinates_of(files: &[Arc<Original>], dimension: &str) -> Result<Option<Vec<Coordinate>>> {
+    let files = files.to_vec();
+    let dimension = dimension.to_owned();
+    blocking(move || {
+        let read = |original: &Arc<Original>| {
+            Coordinate::read(&original.plan, &dimension, &original.file).context(|| original.shown.clone())
+        };
+        let all: Vec<Option<Coordinate>> = files.iter().map(read).collect::<Result<_>>()?;
+        Ok(all.into_iter().collect())
+    })
+    .await
+}
+
+fn without_coordinate(dimension: &str) -> Error {
+    let dimension = printable::line(dimension);
+    Error::invalid(format!(
+        "not all files have a variable {dimension}({dimension}) of numbers: their order, and what is there already, cannot be known. \
+         Nothing was imported: append to the archive with xarray, in a mount"
+    ))
+}
+
+/// Returns the files in the order of their values, and the names of those that are left out as the
+/// archive has them.
+///
+/// Errors: [`ErrorKind::InvalidInput`] if values are there twice, or missing and that is not
+/// allowed.
+async fn in_order(
+    stored: Option<Coordinate>,
+    files: Vec<Arc<Original>>,
+    values: Vec<Coordinate>,
+    how: Appending,
+) -> Result<(Vec<Arc<Original>>, Vec<String>)> {
+    blocking(move || {
+        let is_there = |values: &Coordinate| how.skip_existing && stored.as_ref().is_some_and(|all| values.is_in(all));
+        let (there, new): (Vec<_>, Vec<_>) = std::iter::zip(files, values).partition(|(_, values)| is_there(values));
+        let skipped = there.into_iter().map(|(original, _)| original.shown.clone()).collect();
+        let (files, values): (Vec<Arc<Original>>, Vec<Coordinate>) = new.into_iter().unzip();
+        let shown = |file: usize| files.get(file).map_or("", |original| original.shown.as_str());
+        let order = coordinate::order(stored.as_ref(), &values)
+            .map_err(|(file, error)| error.context(file.map_or("the archive", shown)))?;
+        let lies_before = |one: &Between| {
+            one.after.is_none() && stored.as_ref().zip(values.get(one.file)).is_some_and(|(all, own)| !own.meets(all))
+        };
+        if let Some(one) = order.overlaps.iter().find(|one| lies_before(one)) {
+            return Err(Error::invalid(format!(
+                "{}: it begins at {}, and the archive ends at {}: nothing was imported; what lies before the end can be put there with \
+                 xarray, in a mount",
+                shown(one.file),
+                one.first,
+                one.last
+            )));
+        }
+        check_order(&order, &how, shown)?;
+        Ok((order.files.iter().filter_map(|file| files.get(*file).cloned()).collect(), skipped))
+    })
+    .await
+}
+
+/// Fails if values are there twice, or missing and that is not allowed.
+fn check_order<'a>(order: &Order, how: &Appending, shown: impl Fn(usize) -> &'a str) -> Result<()> {
+    let lines = |all: &[Between]| -> String {
+        let line = |one: &Between| {
+            let before = one.after.map_or("the archive", &shown);
+            let text = format!("{} begins at {}, and {before} ends at {}", shown(one.file), one.first, one.last);
+            format!("  {}\n", printable::line(&text))
+        };
+        all.iter().take(NAMED).map(line).collect()
+    };
+    let dimension = printable::line(&how.dimension);
+    if !order.overlaps.is_empty() {
+        let is_of_archive = order.overlaps.iter().any(|one| one.after.is_none());
+        let next = match (is_of_archive, how.skip_existing) {
+            (true, false) => "--skip-existing leaves out files that the archive has as wholes.",
+            (true, true) => "Only files that the archive has as wholes are left out: cut away what it has of these.",
+            (false, _) => "Name each file once, and cut away what another one has.",
+        };
+        let text = format!(
+            "values of {dimension} do not follow those before: nothing was imported\n{}{next}\n",
+            lines(&order.overlaps)
+        );
+        return Err(Error::multi_line(ErrorKind::InvalidInput, &text));
+    }
+    if !order.gaps.is_empty() && !how.allow_gaps {
+        let text = format!(
+            "values of {dimension} are missing: nothing was imported\n{}Name the files between, or add --allow-gaps.\n",
+            lines(&order.gaps)
+        );
+        return Err(Error::multi_line(ErrorKind::InvalidInput, &text));
+    }
+    Ok(())
+}
+
+/// Fails unless the arrays at the positions `fixed` of the first file have the same values in all
+/// files, and in the archive.
+async fn check_fixed(files: &[Arc<Original>], fixed: &[usize], archive: &Archive<'_>) -> Result<()> {
+    let Some((first, others)) = files.split_first() else { return Ok(()) };
+    for array in fixed.iter().filter_map(|position| first.plan.arrays.get(*position)) {
+        let name = array.name.clone();
+        let reference = Arc::clone(first);
+        let compared = others.to_vec();
+        blocking(move || {
+            let own = named(&reference.plan, &name);
+            compared.iter().try_for_each(|other| match own.zip(named(&other.plan, &name)) {
+                Some((own, there)) if own.has_values_of(&reference.file, there, &other.file)? => Ok(()),
+                _ => Err(differs(&other.shown, &name, &reference.shown)),
+            })
+        })
+        .await?;
+        if let Some(node) = archive.node(&array.name) {
+            check_stored(first, array, archive, node).await?;
+        }
+    }
+    Ok(())
+}
+
+fn named<'a>(plan: &'a Plan, name: &str) -> Option<&'a Array> {
+    plan.arrays.iter().find(|array| array.name == name)
+}
+
+fn differs(file: &str, name: &str, other: &str) -> Error {
+    Error::invalid(format!(
+        "{file}: {name} has other values than in {other}, and is not along the dimension: nothing was imported"
+    ))
+}
+
+/// Fails unless the archive has the values of `array` of the file.
+async fn check_stored(original: &Arc<Original>, array: &Array, archive: &Archive<'_>, node: NodeIndex) -> Result<()> {
+    let Some(existing) = archive.existing(&array.name) else { return Ok(()) };
+    let like = Arc::new(array.in_chunks_of(&existing.document)?);
+    for coords in Places::of_grid(like.grid()?) {
+        let stored = stored_chunk(archive.tree, node, &coords, like.chunk_bytes()).await?;
+        let file = Arc::clone(original);
+        let own = Arc::clone(&like);
+        let is_same = blocking(move || {
+            let mut bytes = Vec::new();
+            own.read_chunk(&file.file, &coords, &mut bytes)?;
+            Ok(own.has_same_elements(&coords, &bytes, stored.as_deref()))
+        });
+        if !is_same.await? {
+            return Err(differs(&original.shown, &array.name, "the archive"));
+        }
+    }
+    Ok(())
+}
+
+/// Each file is open until it is committed: the limit that users have is for programs that wait for
+/// one of many descriptors. As far as the limit cannot be raised, opening them fails.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::debug!("the limit of open files stays as it is: {error}");
+    }
+}
+
+/// Returns what is left out of all files, each thing once.
+fn left_out(files: &[Arc<Original>], series: &Series) -> LeftOut {
+    let mut all: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    let mut hidden = 0;
+    for omissions in files.iter().map(|original| &original.plan.omissions).chain([&series.omissions]) {
+        hidden += omissions.count.saturating_sub(omissions.list.len() as u64);
+        for one in &omissions.list {
+            *all.entry((&one.path, &one.why)).or_default() += 1;
+        }
+    }
+    let mut left_out = LeftOut { count: hidden, ..LeftOut::default() };
+    for ((path, why), count) in all {
+        let why = if files.len() > 1 { format!("{why} (in {})", counted(count, "file")) } else { why.to_owned() };
+        left_out.add(path, &why);
+    }
+    left_out
+}
