@@ -151,11 +151,15 @@ fn the_told_commits_taken_back_first_leave_no_conflict() {
 #[test]
 fn a_new_array_that_later_commits_changed_is_not_deleted() {
     let setup = setup(SpecVersionBin::V2);
+    setup.reference().commit(&[("b/c/2", b"wrong")], "a wrong one");
     setup.reference().commit(&[("b/c/1", b"more")], "more of b");
+    // Another commit is between the two that cancel each other.
+    run_on(&setup.place, &["revert", "main~1"]).success();
     let refused = run_on(&setup.place, &["revert", &setup.commits[3]]).failure();
     assert!(refused.contains("deletes an array that they changed") && refused.contains("# more of b"), "{refused}");
+    assert_eq!(refused.matches("icechunkfs revert ").count(), 1, "{refused}");
     assert!(refused.contains("--on-conflict cannot decide about /b"), "{refused}");
-    run_on(&setup.place, &["revert", "main"]).success();
+    run_on(&setup.place, &["revert", "main~1"]).success();
     run_on(&setup.place, &["revert", &setup.commits[3]]).success();
     assert!(setup.keys().keys().all(|key| !key.starts_with("b/")));
 }

@@ -4,7 +4,8 @@
 //! circles: to the revert, to the revert of that, and so on. So the states that the commits left
 //! are compared, in what is in conflict and nothing else.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::authors::{has_made, ids_of};
@@ -15,6 +16,7 @@ use crate::compare::changes::changes_between;
 use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs_base::error::Result;
+use icechunkfs_base::memory::Metered;
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
@@ -24,6 +26,8 @@ use icechunkfs_format::zarr::{Coords, is_in_grid};
 const MAX_LOGS: usize = 100;
 /// Most commits whose states are compared, each with each.
 const MAX_STATES: usize = 12;
+/// Most chunks of a conflict that are followed one by one.
+const MAX_CHUNKS: usize = 64;
 
 /// Returns which of the commits `later`, newest first, have to be taken back before `common`, the
 /// state before them, is back in everything that `conflicts` are about; `now` is the newest state.
@@ -57,46 +61,109 @@ pub(super) async fn obstacles(
         states.push(repository.snapshot(*id, MAX_SNAPSHOT).await?);
         commits.push(commit);
     }
-    let all: Vec<&Snapshot> = states.iter().chain([common]).collect();
-    let mut needed = Vec::new();
-    let mut next = 0;
-    while let Some(state) = states.get(next) {
-        let mut oldest = next;
-        for (position, earlier) in all.iter().enumerate().skip(next + 1).rev() {
-            let changes = changes_between(reader, earlier, state).await?;
-            if !conflicts.iter().any(|conflict| changes_any_of(&changes, conflict, &ids)) {
-                oldest = position;
-                break;
-            }
+    let mut states = States { all: states.iter().chain([common]).collect(), reader, known: HashMap::new() };
+    let mut needed = BTreeSet::new();
+    for conflict in conflicts {
+        let Some(node) = ids.get(&conflict.path) else { continue };
+        for thing in Thing::all_of(conflict, *node) {
+            states.add_needed(&thing, commits.len(), &mut needed).await?;
         }
-        let Some(commit) = commits.get(oldest) else { break };
-        needed.push(commit.clone());
-        next = oldest + 1;
     }
-    Ok(needed)
+    Ok(needed.into_iter().filter_map(|position| commits.get(position).cloned()).collect())
 }
 
-/// Returns true if `changes` are also to what `conflict` is about, at the node that `ids` has for
-/// its path.
-fn changes_any_of(changes: &ChangeSet, conflict: &Conflict, ids: &HashMap<String, NodeId>) -> bool {
-    let Some(node) = ids.get(&conflict.path) else { return false };
-    let appears = changes.created.iter().any(|created| created.id == *node);
-    let disappears = changes.deleted.iter().any(|deleted| deleted.id == *node);
-    let moves = changes.moved.iter().any(|moved| moved.node == *node);
-    let updated = changes.updated.iter().find(|updated| updated.id == *node);
-    let chunks = changes.chunks.get(node);
-    appears
-        || disappears
-        || match conflict.kind {
-            ConflictKind::ZarrMetadataDoubleUpdate => updated.is_some(),
-            ConflictKind::ChunkDoubleUpdate => {
+/// States that commits left, newest first, and the one before them.
+struct States<'a> {
+    all: Vec<&'a Snapshot>,
+    reader: &'a Arc<Reader>,
+    /// Differences between two of them, by their positions.
+    known: HashMap<[usize; 2], Metered<ChangeSet>>,
+}
+
+impl States<'_> {
+    /// Adds the positions of those of the `count` commits that left another `thing` than was there
+    /// before, and that no other one took back.
+    async fn add_needed(&mut self, thing: &Thing<'_>, count: usize, needed: &mut BTreeSet<usize>) -> Result<()> {
+        let mut next = 0;
+        while next < count {
+            // The oldest one that left what is there: those since took each other back.
+            let mut oldest = next;
+            for earlier in (next + 1..self.all.len()).rev() {
+                if self.are_same(thing, earlier, next).await? {
+                    oldest = earlier;
+                    break;
+                }
+            }
+            if oldest < count {
+                needed.insert(oldest);
+            }
+            next = oldest + 1;
+        }
+        Ok(())
+    }
+
+    async fn are_same(&mut self, thing: &Thing<'_>, earlier: usize, later: usize) -> Result<bool> {
+        let (Some(before), Some(after)) = (self.all.get(earlier), self.all.get(later)) else { return Ok(false) };
+        let changes = match self.known.entry([earlier, later]) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(changes_between(self.reader, before, after).await?),
+        };
+        Ok(!thing.is_in(changes))
+    }
+}
+
+/// Part of a node that a conflict is about.
+struct Thing<'a> {
+    node: NodeId,
+    part: Part<'a>,
+}
+
+enum Part<'a> {
+    /// The node with all that it has.
+    Whole,
+    Document,
+    Chunks(&'a [Vec<u32>]),
+}
+
+impl<'a> Thing<'a> {
+    /// Returns the things that `conflict` is about, at `node`: what became of one says nothing
+    /// about the others.
+    fn all_of(conflict: &'a Conflict, node: NodeId) -> Vec<Self> {
+        let coords = conflict.coords.as_slice();
+        let of_document = match conflict.kind {
+            ConflictKind::ChunkDoubleUpdate => None,
+            ConflictKind::ZarrMetadataDoubleUpdate => Some(Part::Document),
+            _ if coords.is_empty() => Some(Part::Whole),
+            _ => Some(Part::Document),
+        };
+        // Many chunks are compared together, which names some commits too many.
+        let at_once = if coords.len() > MAX_CHUNKS { coords.len() } else { 1 };
+        let chunks = coords.chunks(at_once).map(Part::Chunks);
+        of_document.into_iter().chain(chunks).map(|part| Thing { node, part }).collect()
+    }
+
+    /// Returns true if `changes` change the thing.
+    fn is_in(&self, changes: &ChangeSet) -> bool {
+        let node = self.node;
+        let appears = changes.created.iter().any(|created| created.id == node);
+        let disappears = changes.deleted.iter().any(|deleted| deleted.id == node);
+        if appears || disappears {
+            return true;
+        }
+        let moves = || changes.moved.iter().any(|moved| moved.node == node);
+        let updated = changes.updated.iter().find(|updated| updated.id == node);
+        let chunks = changes.chunks.get(&node);
+        match self.part {
+            Part::Whole => updated.is_some() || chunks.is_some() || moves(),
+            Part::Document => updated.is_some() || moves(),
+            Part::Chunks(coords) => {
                 // Chunks that a smaller shape drops are in no list of changes.
                 let grid = updated.and_then(|updated| updated.grid().ok());
-                conflict.coords.iter().any(|coords| {
+                coords.iter().any(|coords| {
                     chunks.is_some_and(|chunks| chunks.contains_key(&Coords::from_slice(coords)))
                         || grid.as_ref().is_some_and(|grid| !is_in_grid(coords, grid))
                 })
             }
-            _ => moves || updated.is_some() || chunks.is_some(),
         }
+    }
 }
