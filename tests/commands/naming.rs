@@ -114,6 +114,7 @@ fn what_is_to_be_imported_is_named_and_a_failure_leaves_nothing() {
     let (directory, place, _reference) = empty(SpecVersionBin::V2);
     let at = |name: &str| directory.path().join(name).display().to_string();
     std::fs::write(at("a.nc"), b"CDF\x01").unwrap();
+    std::fs::write(at("a.h5"), b"\x89HDF\r\n\x1a\n").unwrap();
     for (folder, name) in [("three", "zarr.json"), ("two", ".zgroup")] {
         std::fs::create_dir(at(folder)).unwrap();
         std::fs::write(Path::new(&at(folder)).join(name), "{}").unwrap();
@@ -121,8 +122,9 @@ fn what_is_to_be_imported_is_named_and_a_failure_leaves_nothing() {
     let new = at("below/new");
     let told = |source: &str, repo: &str| icechunkfs(["import", source, repo]).failure();
     for (source, words) in [
-        (at("a.nc"), "is a NetCDF file"),
-        (at("nothing"), "no such directory"),
+        (at("a.nc"), "a.nc: the header"),
+        (at("a.h5"), "neither a directory of Zarr files nor a classic NetCDF file"),
+        (at("nothing"), "no such file or directory"),
         (at("two"), "version 2"),
         (at("three"), "zarr.json"),
         ("https://example.org/a".to_owned(), "is a URL"),

@@ -129,7 +129,8 @@ impl Delayed {
         assert!(count > 0, "no thread is called {name}");
         let delayed = Delayed(tracer.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         let is_traced = |task: std::path::PathBuf| {
-            let status = std::fs::read_to_string(task.join("status")).unwrap();
+            // A thread may have ended meanwhile.
+            let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();
             status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
         };
         wait_until("the tracer attaches", || {
