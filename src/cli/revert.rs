@@ -108,7 +108,7 @@ fn refusal(place: &str, branch: &str, plan: &RevertPlan) -> String {
         }
         (obstacles, _) => {
             text += &format!(
-                "Take these back first, in this order{with_options}; each may name others. Then repeat this command:\n"
+                "Take these back first, with all that they changed, in this order{with_options}. Then repeat this command:\n"
             );
             let command = |commit: &SnapshotInfo| {
                 let title = printable::line(&commit.title());
