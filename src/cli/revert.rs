@@ -111,7 +111,8 @@ fn refusal(place: &str, branch: &str, plan: &RevertPlan) -> String {
                 "Take these back first, with all that they changed, in this order{with_options}. Then repeat this command:\n"
             );
             let command = |commit: &SnapshotInfo| {
-                let title = printable::line(&commit.title());
+                // Not every shell takes this for a comment, and others have written it.
+                let title = shell::quote(&commit.title());
                 format!("icechunkfs revert {repo} {} --branch={quoted_branch}  # {title}", commit.id)
             };
             obstacles.iter().map(command).collect()

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::restore::empty;
 use crate::common::random::Random;
 use crate::common::writing::{GROUP, Reference, Writable, array};
-use crate::common::{Files, run_on};
+use crate::common::{Files, run, run_on};
 
 /// A repository with commits that each change something else: an array, its chunk 1, a new array,
 /// attributes, chunk 2.
@@ -132,7 +132,7 @@ fn the_told_commits_taken_back_first_leave_no_conflict() {
         let commands = refused.lines().filter_map(|line| line.trim().strip_prefix("icechunkfs revert "));
         commands.map(|command| command.split(" # ").last().unwrap().trim().to_owned()).collect()
     };
-    assert_eq!(told(), ["a fourth change", "a second change"]);
+    assert_eq!(told(), ["'a fourth change'", "'a second change'"]);
     let mount = Writable::of(&setup.place, &[]);
     let refused = run_on(mount.root(), &["revert", &wrong]).failure();
     let history = setup.reference().history();
@@ -141,10 +141,24 @@ fn the_told_commits_taken_back_first_leave_no_conflict() {
     assert!(refused.contains(&expected), "{refused}");
     run_on(&setup.place, &["revert", &id_of("a fourth change")]).success();
     assert_eq!(setup.keys()["a/c/1"], b"second");
-    assert_eq!(told(), ["a second change"]);
+    assert_eq!(told(), ["'a second change'"]);
     run_on(&setup.place, &["revert", &id_of("a second change")]).success();
     run_on(&setup.place, &["revert", &wrong]).success();
     assert_eq!(setup.keys()["a/c/1"], b"1");
+}
+
+/// A commit's message is another person's, and not every shell takes what follows a `#` for a
+/// comment.
+#[test]
+fn no_message_of_a_commit_is_a_command() {
+    let setup = setup(SpecVersionBin::V2);
+    setup.reference().commit(&[("a/c/1", b"better")], "x; echo run #");
+    let refused = run_on(&setup.place, &["revert", &setup.commits[2]]).failure();
+    let told = refused.lines().find_map(|line| line.trim().strip_prefix("icechunkfs revert ")).unwrap();
+    // As a shell without comments reads it.
+    let words = told.replace(" # ", " '#' ");
+    let printed = run(std::process::Command::new("sh").args(["-c", &format!("printf '%s\\n' {words}")])).text();
+    assert_eq!(printed.lines().last(), Some("x; echo run #"), "{printed}");
 }
 
 /// A later change of an array keeps its making from being taken back, and is named.
@@ -156,7 +170,7 @@ fn a_new_array_that_later_commits_changed_is_not_deleted() {
     // Another commit is between the two that cancel each other.
     run_on(&setup.place, &["revert", "main~1"]).success();
     let refused = run_on(&setup.place, &["revert", &setup.commits[3]]).failure();
-    assert!(refused.contains("deletes an array that they changed") && refused.contains("# more of b"), "{refused}");
+    assert!(refused.contains("deletes an array that they changed") && refused.contains("# 'more of b'"), "{refused}");
     assert_eq!(refused.matches("icechunkfs revert ").count(), 1, "{refused}");
     assert!(refused.contains("--on-conflict cannot decide about /b"), "{refused}");
     run_on(&setup.place, &["revert", "main~1"]).success();
