@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_format::zarr::array::regular_chunk;
 use serde_json::{Map, Value, json};
 
 use crate::chunking::{self, Sizes};
@@ -350,11 +351,7 @@ fn length_along(document: &Map<String, Value>, axis: usize) -> Option<u64> {
 
 /// Returns the chunk shape that a `zarr.json` has; none if chunks differ.
 pub(crate) fn chunk_shape(document: &Map<String, Value>) -> Option<Vec<u64>> {
-    let grid = document.get("chunk_grid")?;
-    if grid.get("name").and_then(Value::as_str) != Some("regular") {
-        return None;
-    }
-    grid.get("configuration")?.get("chunk_shape")?.as_array()?.iter().map(Value::as_u64).collect()
+    regular_chunk(document.get("chunk_grid")?)
 }
 
 /// Returns why the elements of an array with the document `file` cannot follow those of one with
@@ -400,12 +397,10 @@ fn difference(
     if lengths(archive) != lengths(file) {
         why.push(format!("its shape is {}, and {} in {compared_with}", said(file, "shape"), said(archive, "shape")));
     }
-    let of =
-        |document: &Map<String, Value>, name: &str| document.get("attributes").and_then(|all| all.get(name)).cloned();
     for name in DECIDING {
-        let [there, here] = [of(archive, name), of(file, name)];
-        if !is_same(there.as_ref(), here.as_ref()) {
-            let shown = |value: Option<Value>| value.map_or("missing".to_owned(), |value| value.to_string());
+        let [there, here] = [archive, file].map(|document| attributes_of(document).and_then(|all| all.get(name)));
+        if !is_same(there, here) {
+            let shown = |value: Option<&Value>| value.map_or("missing".to_owned(), |value| value.to_string());
             why.push(format!("attribute {name} is {}, and {} in {compared_with}", shown(here), shown(there)));
         }
     }

@@ -294,8 +294,7 @@ async fn scan_source(
 ) -> Result<(Scanned, LeftOut)> {
     let path = source.to_owned();
     if blocking(move || Ok(recognize::at(&path) == Some(Kind::NetCdf))).await? {
-        let mut names = options.path.split('/').filter(|name| !name.is_empty());
-        let place = names.try_fold(0, |node, name| tree.table().child(node, name));
+        let place = planned::node_at(tree, &options.path);
         if !options.delete && place.is_some_and(|node| tree.table().array(node).is_some()) {
             return Err(Error::invalid(format!(
                 "/{}: the branch has an array here, and a group cannot take its place: import to another --path",

@@ -19,11 +19,12 @@ use icechunkfs_ingest::netcdf3;
 use icechunkfs_ingest::plan::{Array, Plan};
 use icechunkfs_ingest::source::LocalFile;
 use icechunkfs_repo::commit::changes::MadeChunk;
-use icechunkfs_tree::tree::nodes::{MAX_NAME, ZARR_JSON};
+use icechunkfs_tree::tree::Tree;
+use icechunkfs_tree::tree::nodes::{MAX_NAME, NodeIndex, ZARR_JSON};
 
 /// Bytes that a chunk takes until it is stored: in the tree that it is laid out as, and in the
 /// change set.
-const CHUNK_COST: u64 = 1 << 10;
+pub(super) const CHUNK_COST: u64 = 1 << 10;
 
 /// File that is imported, and what becomes of it.
 #[derive(Debug)]
@@ -171,6 +172,12 @@ pub(super) fn add_array(
         scanned.add(&format!("{name}/{key}"), ScannedFile::Chunk(Arc::new(made)));
     }
     Ok(())
+}
+
+/// Returns the node at `path` of `tree`, names with slashes between; none if there is none.
+pub(super) fn node_at(tree: &Tree, path: &str) -> Option<NodeIndex> {
+    let mut names = path.split('/').filter(|name| !name.is_empty());
+    names.try_fold(0, |node, name| tree.table().child(node, name))
 }
 
 /// Coordinates of all chunks in some ranges of a grid, in its order.

@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
-use super::planned::{self, LeftOut, Original, Places, append_range};
+use super::planned::{self, CHUNK_COST, LeftOut, Original, Places, append_range, node_at};
 use super::scan::{GROUP_IN_PLACE, Scanned, ScannedFile, is_group};
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
@@ -38,8 +38,6 @@ use icechunkfs_tree::tree::nodes::{NodeIndex, ZARR_JSON};
 
 /// Reasons that an error names.
 const NAMED: usize = 20;
-/// Bytes that a chunk takes until it is stored.
-const CHUNK_COST: u64 = 1 << 10;
 
 /// Rules for files that follow each other.
 #[derive(Clone, Debug, Default)]
@@ -118,7 +116,7 @@ async fn stored_chunk(tree: &Arc<Tree>, node: NodeIndex, coords: &[u32], length:
 #[derive(Debug)]
 struct Unchanged {
     base: Arc<Snapshot>,
-    /// Absolute path of the group.
+    /// Absolute path of the group; empty for the root.
     group: String,
 }
 
@@ -126,23 +124,15 @@ impl Unchanged {
     /// Returns the arrays of the group in `snapshot`, with what they are and where their chunks are
     /// listed.
     fn arrays(&self, snapshot: &Snapshot) -> BTreeMap<String, (NodeId, Vec<u8>, Vec<ObjectId>)> {
-        let in_group =
-            |path: &str| path.rsplit_once('/').is_some_and(|(above, _)| above == self.group.trim_matches('/'));
+        let in_group = |path: &str| path.rsplit_once('/').is_some_and(|(above, _)| above == self.group);
         let mut arrays = BTreeMap::new();
-        for node in
-            snapshot.nodes().filter(|node| in_group(node.path.trim_start_matches('/')) || self.is_top(node.path))
-        {
+        for node in snapshot.nodes().filter(|node| in_group(node.path)) {
             if let NodeData::Array(array) = &node.data {
                 let manifests = array.manifests().into_iter().map(|manifest| manifest.id).collect();
                 arrays.insert(node.path.to_owned(), (node.id, node.zarr_json.to_vec(), manifests));
             }
         }
         arrays
-    }
-
-    /// Returns true if the node at `path` is in the root, and that is the group.
-    fn is_top(&self, path: &str) -> bool {
-        self.group.trim_matches('/').is_empty() && !path.trim_start_matches('/').contains('/')
     }
 }
 
@@ -192,7 +182,7 @@ pub(super) async fn lay_out(tree: &Arc<Tree>, path: &str, files: Vec<PathBuf>, h
         None if existing.is_none() && originals.len() == 1 && !how.skip_existing => {}
         None => return Err(without_coordinate(&how.dimension)),
     }
-    let host = Arc::new(Unchanged { base: Arc::clone(tree.snapshot()), group: path.to_owned() });
+    let host = Arc::new(Unchanged { base: Arc::clone(tree.snapshot()), group: absolute(path) });
     if originals.is_empty() {
         return Ok(Appended { scanned, host, left_out: LeftOut::default(), skipped });
     }
@@ -207,6 +197,10 @@ pub(super) async fn lay_out(tree: &Arc<Tree>, path: &str, files: Vec<PathBuf>, h
     Ok(Appended { scanned, host, left_out, skipped })
 }
 
+fn absolute(path: &str) -> String {
+    path.split('/').filter(|name| !name.is_empty()).fold(String::new(), |path, name| path + "/" + name)
+}
+
 /// Group to which files are appended.
 struct Archive<'a> {
     tree: &'a Arc<Tree>,
@@ -217,9 +211,7 @@ struct Archive<'a> {
 
 impl<'a> Archive<'a> {
     fn at(tree: &'a Arc<Tree>, path: &str) -> Result<Self> {
-        let names = path.split('/').filter(|name| !name.is_empty());
-        let group = names.into_iter().try_fold(0, |node, name| tree.table().child(node, name));
-        let Some(group) = group else { return Ok(Archive { tree, group, arrays: None }) };
+        let Some(group) = node_at(tree, path) else { return Ok(Archive { tree, group: None, arrays: None }) };
         if tree.table().array(group).is_some() {
             return Err(Error::invalid(format!("{path} is an array: files are appended to the arrays of a group")));
         }
