@@ -12,7 +12,6 @@ use super::{control_client, open, print_json, print_result, progress};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::{printable, shell, size};
 use icechunkfs_format::format::ids::ObjectId;
-use icechunkfs_format::format::snapshot_info::SnapshotInfo;
 use icechunkfs_repo::commit::engine::OnConflict;
 use icechunkfs_repo::merge::revert::{self, RevertOptions, RevertPlan, nothing_left};
 use icechunkfs_working::operations::request::Command;
@@ -93,33 +92,46 @@ fn on_branch(arguments: &RevertArgs) -> Result<()> {
     })
 }
 
+/// Returns the conflicts, and the commands that lead on.
 fn refusal(place: &str, branch: &str, plan: &RevertPlan) -> String {
     let count = size::counted(plan.conflicts.len() as u64, "conflict");
     let mut text = format!("later commits changed the same things ({count}): nothing was taken back\n");
     text += &listed_conflicts(&plan.conflicts);
     // Of a store, the options are needed, too.
-    let with_options = if place.contains("://") { ", with the options of this one" } else { "" };
+    let with_options = if place.contains("://") { " (each command with the options of this one)" } else { "" };
     let [repo, quoted_branch] = [place, branch].map(shell::quote);
-    let commands = match (plan.obstacles.as_slice(), plan.conflicts.first()) {
+    let reverted: Vec<String> = plan.reverted.iter().map(|commit| commit.id.to_string()).collect();
+    let this = format!("icechunkfs revert {repo} {} --branch={quoted_branch}", reverted.join(" "));
+    match (plan.obstacles.as_slice(), plan.conflicts.first()) {
         ([], Some(conflict)) => {
             let path = shell::quote(&conflict.path);
-            text += &format!("Take the later commits back first{with_options}. This lists them:\n");
-            vec![format!("icechunkfs log {repo} {path} --branch={quoted_branch}")]
+            text += &format!(
+                "Take the later commits that this lists back first{with_options}, then repeat this command:\n"
+            );
+            text += &format!("  icechunkfs log {repo} {path} --branch={quoted_branch}\n");
         }
         (obstacles, _) => {
-            text += &format!(
-                "Take these back first, with all that they changed, in this order{with_options}. Then repeat this command:\n"
-            );
-            let command = |commit: &SnapshotInfo| {
+            text += &format!("Take these back first, with all that they changed, then this commit{with_options}:\n");
+            for commit in obstacles {
                 // Not every shell takes this for a comment, and others have written it.
                 let title = shell::quote(&commit.title());
-                format!("icechunkfs revert {repo} {} --branch={quoted_branch}  # {title}", commit.id)
-            };
-            obstacles.iter().map(command).collect()
+                text += &format!("  icechunkfs revert {repo} {} --branch={quoted_branch}  # {title}\n", commit.id);
+            }
+            text += &format!("  {this}\n");
         }
-    };
-    commands.iter().for_each(|command| text += &format!("  {command}\n"));
-    text + &plan.about_sides() + "\n"
+    }
+    for (side, does) in plan.decisions() {
+        text += &format!("Or {does}:\n  {this} --on-conflict={side}\n");
+    }
+    if let (Some(conflict), Some(newest)) = (plan.undecidable(), reverted.first()) {
+        let [path, quoted_path] = [printable::line(&conflict.path), shell::quote(&conflict.path)];
+        text += &format!(
+            "Or mount the branch, change {path} there as you want it, and commit: --on-conflict does not decide that. The \
+             commit changed:\n  icechunkfs diff {repo} {} {newest} {quoted_path}\n",
+            plan.before
+        );
+    }
+    text
 }
 
 fn report(plan: &RevertPlan, branch: &str, snapshot: Option<ObjectId>) -> Value {

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::restore::empty;
 use crate::common::random::Random;
 use crate::common::writing::{GROUP, Reference, Writable, array};
-use crate::common::{Files, run, run_on};
+use crate::common::{Files, Output, program, run, run_on};
 
 /// A repository with commits that each change something else: an array, its chunk 1, a new array,
 /// attributes, chunk 2.
@@ -103,6 +103,8 @@ fn later_changes_of_the_same_things_are_conflicts() {
     let before = setup.keys();
     let refused = run_on(&setup.place, &["revert", &setup.commits[2]]).failure();
     assert!(refused.contains("/a") && refused.contains("nothing was taken back"), "{refused}");
+    // Nothing would be left to take back if this were kept.
+    assert!(refused.contains("--on-conflict=theirs") && !refused.contains("--on-conflict=ours"), "{refused}");
     let listed = run_on(&setup.place, &["revert", &setup.commits[2], "--json"]);
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed["conflicts"][0]["path"], "/a");
@@ -112,6 +114,34 @@ fn later_changes_of_the_same_things_are_conflicts() {
     assert_eq!(setup.keys(), before);
     run_on(&setup.place, &["revert", &setup.commits[2], "--on-conflict", "theirs"]).success();
     assert_eq!(setup.keys()["a/c/1"], b"1");
+}
+
+/// Runs a told command as a shell reads it.
+fn run_line(line: &str) -> Output {
+    let line = line.trim().replacen("icechunkfs", program(), 1);
+    run(std::process::Command::new("sh").args(["-c", &line]))
+}
+
+/// Each told command does what is said of it: one loses the later change, the other keeps it.
+#[test]
+fn a_revert_of_a_part_is_told_where_a_part_is_left() {
+    for (side, expected) in [("theirs", "wrong"), ("ours", "better")] {
+        let setup = setup(SpecVersionBin::V2);
+        setup.reference().commit(&[("a/c/0", b"wrong"), ("a/c/1", b"worse")], "two chunks");
+        let two = setup.reference().history()[0].0.clone();
+        setup.reference().commit(&[("a/c/1", b"better")], "a better chunk");
+        let refused = run_on(&setup.place, &["revert", &two]).failure();
+        let ending = format!("--on-conflict={side}");
+        let command = refused.lines().map(str::trim).find(|line| line.ends_with(&ending)).unwrap();
+        run_line(command).success();
+        assert_eq!([&setup.keys()["a/c/0"][..], &setup.keys()["a/c/1"]], [b"0", expected.as_bytes()], "{refused}");
+        // A mount tells the same.
+        let mount = Writable::of(&setup.place, &[]);
+        run_on(mount.root(), &["revert", "main"]).success();
+        run_on(mount.root(), &["commit", "-m", "again"]).success();
+        let refused = run_on(mount.root(), &["revert", &two]).failure();
+        assert!(refused.contains(&format!("repeat this with {ending} to ")), "{refused}");
+    }
 }
 
 /// The told commands lead to the end, whatever was taken back before: no commit is named that
@@ -129,8 +159,10 @@ fn the_told_commits_taken_back_first_leave_no_conflict() {
     run_on(&setup.place, &["revert", "main"]).success();
     let told = || -> Vec<String> {
         let refused = run_on(&setup.place, &["revert", &wrong]).failure();
-        let commands = refused.lines().filter_map(|line| line.trim().strip_prefix("icechunkfs revert "));
-        commands.map(|command| command.split(" # ").last().unwrap().trim().to_owned()).collect()
+        let commands: Vec<&str> =
+            refused.lines().filter_map(|line| line.trim().strip_prefix("icechunkfs revert ")).collect();
+        let this = commands.iter().position(|command| command.contains(&wrong)).unwrap();
+        commands[..this].iter().map(|command| command.split(" # ").last().unwrap().trim().to_owned()).collect()
     };
     assert_eq!(told(), ["'a fourth change'", "'a second change'"]);
     let mount = Writable::of(&setup.place, &[]);
@@ -171,8 +203,13 @@ fn a_new_array_that_later_commits_changed_is_not_deleted() {
     run_on(&setup.place, &["revert", "main~1"]).success();
     let refused = run_on(&setup.place, &["revert", &setup.commits[3]]).failure();
     assert!(refused.contains("deletes an array that they changed") && refused.contains("# 'more of b'"), "{refused}");
-    assert_eq!(refused.matches("icechunkfs revert ").count(), 1, "{refused}");
-    assert!(refused.contains("--on-conflict cannot decide about /b"), "{refused}");
+    // That one, and this one again.
+    assert_eq!(refused.matches("icechunkfs revert ").count(), 2, "{refused}");
+    assert!(refused.contains("change /b there as you want it") && !refused.contains("--on-conflict="), "{refused}");
+    // What is told to show the commit shows it.
+    let shows = refused.lines().find(|line| line.trim().starts_with("icechunkfs diff ")).unwrap();
+    let shown = run_line(shows).text();
+    assert!(shown.contains("/b"), "{shown}");
     run_on(&setup.place, &["revert", "main~1"]).success();
     run_on(&setup.place, &["revert", &setup.commits[3]]).success();
     assert!(setup.keys().keys().all(|key| !key.starts_with("b/")));

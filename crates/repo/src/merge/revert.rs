@@ -24,7 +24,6 @@ use crate::repo::refs::RefSpec;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs_base::error::{Context, Error, Result};
 use icechunkfs_base::memory::Metered;
-use icechunkfs_base::printable;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
@@ -59,6 +58,8 @@ pub struct RevertPlan {
     /// Later commits that made them, newest first: once they are taken back in this order, nothing
     /// of the conflicts is left. Empty where that could not be found out.
     pub obstacles: Vec<SnapshotInfo>,
+    /// True if there are conflicts, and changes of the commits that no later commit made again.
+    pub has_rest: bool,
 }
 
 impl RevertPlan {
@@ -71,20 +72,26 @@ impl RevertPlan {
         }
     }
 
-    /// Returns what `--on-conflict` does about the conflicts, as a sentence.
-    pub fn about_sides(&self) -> String {
+    /// Returns the conflict that `--on-conflict` does not decide, if there is one.
+    pub fn undecidable(&self) -> Option<&Conflict> {
         let has_sides = |conflict: &&Conflict| {
             matches!(conflict.kind, ConflictKind::ChunkDoubleUpdate | ConflictKind::ZarrMetadataDoubleUpdate)
         };
-        match self.conflicts.iter().find(|conflict| !has_sides(conflict)) {
-            Some(conflict) => {
-                let path = printable::line(&conflict.path);
-                format!("--on-conflict cannot decide about {path}: {}.", conflict.kind.describe())
-            }
-            None => "Or add --on-conflict=ours to keep what the later commits made of it, or --on-conflict=theirs to make it as \
-                     it was before."
-                .to_owned(),
+        self.conflicts.iter().find(|conflict| !has_sides(conflict))
+    }
+
+    /// Returns the values of `--on-conflict` that let the commits be taken back, each with what it
+    /// does.
+    pub fn decisions(&self) -> Vec<(&'static str, &'static str)> {
+        if self.undecidable().is_some() {
+            return Vec::new();
         }
+        let theirs = (
+            "theirs",
+            "make what is in conflict as it was before the commit, too, and lose what later commits made of it",
+        );
+        let ours = ("ours", "keep what is in conflict as later commits made it, and take back the rest");
+        std::iter::once(theirs).chain(self.has_rest.then_some(ours)).collect()
     }
 }
 
@@ -139,6 +146,10 @@ pub async fn plan_on(
     let common = repository.snapshot(after.id, MAX_SNAPSHOT).await?;
     let tip = repository.commit(now.id()).await?;
     let Applied { changes, mut conflicts, .. } = sides::apply(reader, &common, &side, now, &tip, on_conflict).await?;
+    let has_rest = !conflicts.is_empty() && {
+        let kept = sides::apply(reader, &common, &side, now, &tip, OnConflict::Theirs).await?;
+        kept.conflicts.is_empty() && !kept.changes.is_empty()
+    };
     let later: Vec<ObjectId> = history.iter().map(|info| info.id).take_while(|id| *id != after.id).collect();
     let obstacles = if conflicts.is_empty() {
         Vec::new()
@@ -157,7 +168,7 @@ pub async fn plan_on(
             last.id
         )));
     }
-    Ok(RevertPlan { reverted, before, changes, conflicts, obstacles })
+    Ok(RevertPlan { reverted, before, changes, conflicts, obstacles, has_rest })
 }
 
 /// Plans a revert on the tip of the branch. Returns the tip, too.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Session;
 use super::commit::refuse_open;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
-use icechunkfs_base::size;
+use icechunkfs_base::{printable, size};
 use icechunkfs_repo::commit::engine::OnConflict;
 use icechunkfs_repo::merge::revert::{self, RevertPlan, nothing_left};
 use icechunkfs_repo::restore::{Notes, Plan, Scope, Target};
@@ -47,11 +47,11 @@ impl Session {
                     [] => "the later commits that `icechunkfs log MOUNT PATH` lists".to_owned(),
                     ids => ids.join(", then "),
                 };
-                let sides = planned.about_sides();
+                let others = ways_out(&planned);
                 self.conflicts.found_by_revert(planned.conflicts);
                 let message = format!(
                     "later commits changed the same things ({count}, in .icechunk/conflicts): nothing was taken back. Take \
-                     back and commit first {first}. {sides}"
+                     back and commit first {first}. {others}"
                 );
                 return Err(Error::new(ErrorKind::Stale, message));
             }
@@ -74,4 +74,16 @@ impl Session {
         };
         Ok((text + "\n", json!({"reverted": ids, "nodes": nodes, "chunks": chunks, "snapshot": null})))
     }
+}
+
+/// Returns what else can be done about the conflicts, as sentences.
+fn ways_out(plan: &RevertPlan) -> String {
+    if let Some(conflict) = plan.undecidable() {
+        let path = printable::line(&conflict.path);
+        return format!("Or change {path} here as you want it, and commit: --on-conflict does not decide that");
+    }
+    let ways = plan.decisions();
+    let ways: Vec<_> =
+        ways.iter().map(|(side, does)| format!("repeat this with --on-conflict={side} to {does}")).collect();
+    format!("Or {}", ways.join(". Or "))
 }
