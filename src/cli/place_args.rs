@@ -54,8 +54,22 @@ impl PlaceArgs {
     }
 
     /// Returns the location of the repository.
+    ///
+    /// Errors: if it is a path in a mount. Whether the mount or its branch was meant is not clear:
+    /// one result is published at once, and the other is not.
     pub(super) fn location(&self) -> Result<&str> {
-        self.place.to_str().ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))
+        let place = self.place.to_str().ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
+        let Some(mount) = OpenMount::containing(Path::new(place)) else { return Ok(place) };
+        let mountpoint = mount.mount().mountpoint.display();
+        Err(Error::invalid(format!(
+            "{place} is in the mount {mountpoint}: name {mountpoint} for an uncommitted change there, or the repository for a \
+             commit"
+        )))
+    }
+
+    /// Returns the metadata of the commit as it was given.
+    pub(super) fn metadata_items(&self) -> &[String] {
+        &self.metadata
     }
 
     /// Returns the branch that gets the commit.

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::export::listed;
 use super::merge::Whose;
 use super::place_args::PlaceArgs;
-use super::replace_commits::listed_conflicts;
 use super::{control_client, open, print_json, print_result, progress};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::{printable, shell, size};
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::commit::engine::OnConflict;
 use icechunkfs_repo::merge::revert::{self, RevertOptions, RevertPlan, nothing_left};
+use icechunkfs_repo::merge::ways_out::{Step, Way, since, ways_out};
 use icechunkfs_working::operations::request::Command;
 
 #[derive(Debug, Args)]
@@ -86,52 +87,60 @@ fn on_branch(arguments: &RevertArgs) -> Result<()> {
             if arguments.json {
                 print_json(&report)?;
             }
-            return Err(Error::multi_line(ErrorKind::Stale, &refusal(storage.location(), &options.branch, &plan)));
+            return Err(Error::multi_line(ErrorKind::Stale, &refusal(storage.location(), arguments, &plan)));
         }
         print_result(arguments.json, &report, || describe(&plan, &options, snapshot))
     })
 }
 
 /// Returns the conflicts, and the commands that lead on.
-fn refusal(place: &str, branch: &str, plan: &RevertPlan) -> String {
+fn refusal(place: &str, arguments: &RevertArgs, plan: &RevertPlan) -> String {
     let count = size::counted(plan.conflicts.len() as u64, "conflict");
-    let mut text = format!("later commits changed the same things ({count}): nothing was taken back\n");
-    text += &listed_conflicts(&plan.conflicts);
+    let outcome = if arguments.dry_run { "nothing can be taken back as it is" } else { "nothing was taken back" };
+    let mut text = format!("later commits changed the same things ({count}): {outcome}\n");
+    text +=
+        &listed(plan.conflicts.iter().map(|conflict| format!("  {}", since(conflict))), plan.conflicts.len() as u64);
+    text.push('\n');
     // Of a store, the options are needed, too.
     let with_options = if place.contains("://") { " (each command with the options of this one)" } else { "" };
-    let [repo, quoted_branch] = [place, branch].map(shell::quote);
-    let reverted: Vec<String> = plan.reverted.iter().map(|commit| commit.id.to_string()).collect();
-    let this = format!("icechunkfs revert {repo} {} --branch={quoted_branch}", reverted.join(" "));
-    match (plan.obstacles.as_slice(), plan.conflicts.first()) {
-        ([], Some(conflict)) => {
-            let path = shell::quote(&conflict.path);
-            text += &format!(
-                "Take the later commits that this lists back first{with_options}, then repeat this command:\n"
-            );
-            text += &format!("  icechunkfs log {repo} {path} --branch={quoted_branch}\n");
+    for Way { does, besides, steps } in ways_out(plan) {
+        text += &format!("To {does}{with_options}:\n");
+        for commit in &besides {
+            text += &format!("  {} \"{}\"\n", commit.id, printable::line(&commit.title()));
         }
-        (obstacles, _) => {
-            text += &format!("Take these back first, with all that they changed, then this commit{with_options}:\n");
-            for commit in obstacles {
-                // Not every shell takes this for a comment, and others have written it.
-                let title = shell::quote(&commit.title());
-                text += &format!("  icechunkfs revert {repo} {} --branch={quoted_branch}  # {title}\n", commit.id);
-            }
-            text += &format!("  {this}\n");
-        }
-    }
-    for (side, does) in plan.decisions() {
-        text += &format!("Or {does}:\n  {this} --on-conflict={side}\n");
-    }
-    if let (Some(conflict), Some(newest)) = (plan.undecidable(), reverted.first()) {
-        let [path, quoted_path] = [printable::line(&conflict.path), shell::quote(&conflict.path)];
-        text += &format!(
-            "Or mount the branch, change {path} there as you want it, and commit: --on-conflict does not decide that. The \
-             commit changed:\n  icechunkfs diff {repo} {} {newest} {quoted_path}\n",
-            plan.before
-        );
+        let commands: Vec<String> = steps.iter().map(|step| command(place, arguments, plan, step)).collect();
+        text += &format!("    {}\n", commands.join(" &&\n    "));
     }
     text
+}
+
+/// Returns the command that makes `step` on the branch.
+fn command(place: &str, arguments: &RevertArgs, plan: &RevertPlan, step: &Step) -> String {
+    let repo = shell::quote(place);
+    let branch = format!("--branch={}", shell::quote(&arguments.place.branch()));
+    let message = arguments.message.iter().map(|message| format!(" --message={}", shell::quote(message)));
+    let metadata = arguments.place.metadata_items().iter().map(|item| format!(" --metadata={}", shell::quote(item)));
+    let of_commit: String = message.chain(metadata).collect();
+    match step {
+        Step::Revert(commits, side) => {
+            let ids: Vec<String> = commits.iter().map(|commit| commit.id.to_string()).collect();
+            let mut command = format!("icechunkfs revert {repo} {} {branch}", ids.join(" "));
+            // Those of this command are for this commit.
+            if commits.iter().map(|commit| commit.id).eq(plan.reverted.iter().map(|commit| commit.id)) {
+                command += &of_commit;
+            }
+            side.map_or(command.clone(), |side| format!("{command} --on-conflict={side}"))
+        }
+        Step::Remove(path) => {
+            let message = shell::quote(&format!("Remove {}", printable::line(path)));
+            let path = shell::quote(path.trim_start_matches('/'));
+            format!("icechunkfs run {repo} {branch} -m {message} -- rm -r -- {path}")
+        }
+        Step::Restore(path) => {
+            format!("icechunkfs restore {repo} {} --from={} {branch}{of_commit}", shell::quote(path), plan.before)
+        }
+        Step::List(path) => format!("icechunkfs log {repo} {} {branch}", shell::quote(path)),
+    }
 }
 
 fn report(plan: &RevertPlan, branch: &str, snapshot: Option<ObjectId>) -> Value {

@@ -29,9 +29,9 @@ use super::probe::{self, Identity, Question};
 use super::survey::{self, Surveyed};
 use icechunkfs_base::beneath;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
-use icechunkfs_base::shell;
 use icechunkfs_base::trust;
 use icechunkfs_base::trust::mounts::mount_id;
+use icechunkfs_base::{printable, shell};
 use icechunkfs_store::recognize::{self, Kind};
 use icechunkfs_tree::mount_facts::{MountInfo, split_source};
 use icechunkfs_views::control_directory;
@@ -357,7 +357,9 @@ impl OpenMount {
         Error::new(
             ErrorKind::NotFound,
             format!(
-                "{place}: the daemon of this mount has ended. Mount there again; uncommitted changes are in its scratch directory"
+                "{place}: the daemon of this mount, of {}, has ended: mount it there again, with the options that it had; \
+                 uncommitted changes are in its scratch directory",
+                printable::line(&self.mount.source)
             ),
         )
     }

@@ -133,6 +133,9 @@ fn a_dead_mount_is_listed_as_dead() {
     assert_eq!(row["repository"], fixture.repository.to_str().unwrap());
     let text = icechunkfs(["list"]).text();
     assert!(text.contains("transport endpoint is not connected"), "{text}");
+    let status = run_on(mount.path(), &["status"]).failure();
+    let expected = format!("the daemon of this mount, of {}@tag:v1.0, has ended", fixture.repository.display());
+    assert!(status.contains(&expected) && status.contains("scratch directory"), "{status}");
 }
 
 #[test]

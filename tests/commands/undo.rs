@@ -86,6 +86,17 @@ fn a_commit_of_the_reference_or_of_a_mount_is_taken_back() {
 
 /// A mount with uncommitted changes keeps them and stays where it is.
 #[test]
+fn a_mount_without_changes_follows_an_amended_commit() {
+    let (_directory, place, reference) = empty(SpecVersionBin::V2);
+    reference.commit(&[("zarr.json", GROUP.as_bytes())], "one");
+    let mount = Mount::new(&place, &[]);
+    run_on(&place, &["amend", "-m", "another message", "--yes"]).success();
+    let moved = run_on(mount.path(), &["refresh"]).text();
+    assert!(moved.starts_with("moved to ") && !moved.contains("copy"), "{moved}");
+    assert!(run_on(mount.path(), &["log"]).text().contains("another message"));
+}
+
+#[test]
 fn a_mount_without_changes_follows_by_refresh() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (_directory, place, reference) = empty(version);

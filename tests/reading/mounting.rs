@@ -388,6 +388,11 @@ fn mount_and_umount_find_the_program_by_type_and_by_fstab() {
         repo.display(),
         place.display()
     );
+    // What is wrong is told to a user in lines, not with their breaks spelled out.
+    let wrong = Fstab::with(&line.replace("v1.0", "v9"));
+    let refused = run(home.as_nobody("mount").arg(&place)).failure();
+    assert!(refused.contains("no tag `v9`") && !refused.contains("\\n"), "{refused}");
+    drop(wrong);
     let fstab = Fstab::with(&line);
     run(Command::new("mount").arg(&place)).success();
     assert!(mounted());

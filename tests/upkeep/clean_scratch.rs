@@ -65,7 +65,13 @@ fn a_clean_scratch_directory_keeps_nothing_from_being_collected() {
     run_on(&place.repo, &["branch", "reset", "main", "--to", "main~1", "--yes"]).success();
     let report = run_on(&place.repo, &["gc", "--older-than", "0s", "--yes", "--json"]).json();
     assert_eq!((&report["uncommitted"][0]["changes"], &report["commits"]), (&false.into(), &serde_json::json!([])));
+    let gc = || run_on(&place.repo, &["gc", "--older-than", "0s", "--yes"]).text();
+    assert!(gc().contains("kept for a mount of branch `main`"), "{}", gc());
+    put(&place.mount.root().join("zarr.json"), GROUP.replace("{}", "{\"x\":1}")).unwrap();
+    assert!(gc().contains("kept for uncommitted work on branch `main`"), "{}", gc());
+    run_on(place.mount.root(), &["discard"]).success();
     place.mount.unmount();
+    assert!(!gc().contains("kept for"), "{}", gc());
 }
 
 #[test]

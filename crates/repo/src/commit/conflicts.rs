@@ -144,23 +144,31 @@ pub(crate) fn are_about_chunks(conflicts: &[Conflict]) -> bool {
 /// Chunks of a conflict that the text lists; of more it says where they begin and end.
 const LISTED: usize = 10;
 
-impl std::fmt::Display for Conflict {
-    /// One line, whatever names and messages have in them.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {:?}: {}", printable::line(&self.path), self.kind, self.kind.describe())?;
-        match (self.coords.iter().min(), self.coords.iter().max()) {
+impl Conflict {
+    /// Returns the chunks and the members in conflict, as clauses that follow others.
+    pub(crate) fn parts(&self) -> String {
+        let mut parts = match (self.coords.iter().min(), self.coords.iter().max()) {
             (Some(first), Some(last)) if self.coords.len() > LISTED => {
                 let count = size::counted(self.coords.len() as u64, "chunk");
-                write!(f, "; {count} from {first:?} to {last:?}")?;
+                format!("; {count} from {first:?} to {last:?}")
             }
-            (Some(_), _) => write!(f, "; chunks {:?}", self.coords)?,
-            (None, _) => {}
-        }
+            (Some(_), _) => format!("; chunks {:?}", self.coords),
+            (None, _) => String::new(),
+        };
         let members = self.members.iter().filter(|member| !member.is_empty());
         let members: Vec<_> = members.map(|member| printable::line(member)).collect();
         if !members.is_empty() {
-            write!(f, "; members {}", members.join(", "))?;
+            parts += &format!("; members {}", members.join(", "));
         }
+        parts
+    }
+}
+
+impl std::fmt::Display for Conflict {
+    /// One line, whatever names and messages have in them.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let parts = self.parts();
+        write!(f, "{}: {:?}: {}{parts}", printable::line(&self.path), self.kind, self.kind.describe())?;
         write!(f, " (commit {} \"{}\")", self.other, printable::line(&self.message))
     }
 }

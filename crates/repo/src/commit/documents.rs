@@ -30,7 +30,13 @@ pub(super) fn merge_document(
     let conflict = || Ok(MergedDocument::Conflict(vec![WHOLE.to_owned()]));
     let (Some(before), Some(after)) = (before, after) else { return conflict() };
     let room = document::reserve_merge([before, &node.zarr_json, after])?;
-    let merged = three_way::merge(before, &node.zarr_json, after, side_of);
+    let merged = match three_way::merge(before, &node.zarr_json, after, side_of) {
+        // What differs in its spaces alone is no change of theirs.
+        MergedDocument::Whole(document) if is_same_json(document.as_bytes(), after) => {
+            MergedDocument::Whole(String::from_utf8(after.to_vec()).unwrap_or(document))
+        }
+        merged => merged,
+    };
     drop(room);
     // Each member is one side's, but together they need not make an array.
     if let MergedDocument::Whole(document) = &merged
@@ -40,6 +46,12 @@ pub(super) fn merge_document(
         return conflict();
     }
     Ok(merged)
+}
+
+/// Returns true if both documents have the same members.
+fn is_same_json(one: &[u8], other: &[u8]) -> bool {
+    let parsed = |document| serde_json::from_slice::<serde_json::Value>(document).ok();
+    parsed(one).is_some_and(|one| Some(one) == parsed(other))
 }
 
 /// Change of an array's `zarr.json` by one side, while the other side changed chunks.

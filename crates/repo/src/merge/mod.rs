@@ -21,6 +21,7 @@ mod repacked;
 pub mod revert;
 mod sameness;
 mod sides;
+pub mod ways_out;
 
 use std::sync::Arc;
 

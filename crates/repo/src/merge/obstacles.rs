@@ -5,8 +5,10 @@
 //! are compared, in what is in conflict and nothing else.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+
+use serde_json::Value;
 
 use super::authors::{has_made, ids_of};
 use super::claims::Touched;
@@ -28,6 +30,10 @@ const MAX_LOGS: usize = 100;
 const MAX_STATES: usize = 12;
 /// Most chunks of a conflict that are followed one by one.
 const MAX_CHUNKS: usize = 64;
+/// Most nodes of which members of the document are followed one by one.
+const MAX_DOCUMENTS: usize = 64;
+/// Most bytes of such a document: there is one of each state in memory.
+const MAX_DOCUMENT: usize = 64 << 10;
 
 /// Returns which of the commits `later`, newest first, have to be taken back before `common`, the
 /// state before them, is back in everything that `conflicts` are about; `now` is the newest state.
@@ -61,7 +67,12 @@ pub(super) async fn obstacles(
         states.push(repository.snapshot(*id, MAX_SNAPSHOT).await?);
         commits.push(commit);
     }
-    let mut states = States { all: states.iter().chain([common]).collect(), reader, known: HashMap::new() };
+    let mut states =
+        States { all: states.iter().chain([common]).collect(), reader, known: HashMap::new(), documents: Vec::new() };
+    let with_members = conflicts.iter().filter(|conflict| !conflict.members.is_empty());
+    states.read_documents(
+        &with_members.filter_map(|conflict| ids.get(&conflict.path)).take(MAX_DOCUMENTS).copied().collect(),
+    );
     let mut needed = BTreeSet::new();
     for conflict in conflicts {
         let Some(node) = ids.get(&conflict.path) else { continue };
@@ -78,6 +89,8 @@ struct States<'a> {
     reader: &'a Arc<Reader>,
     /// Differences between two of them, by their positions.
     known: HashMap<[usize; 2], Metered<ChangeSet>>,
+    /// Documents of some nodes in each of them.
+    documents: Vec<HashMap<NodeId, Value>>,
 }
 
 impl States<'_> {
@@ -102,7 +115,34 @@ impl States<'_> {
         Ok(())
     }
 
+    /// Reads the documents of `nodes`, as far as they are short.
+    fn read_documents(&mut self, nodes: &HashSet<NodeId>) {
+        let read = |state: &&Snapshot| -> HashMap<NodeId, Value> {
+            let wanted = state.nodes().filter(|node| nodes.contains(&node.id) && node.zarr_json.len() <= MAX_DOCUMENT);
+            wanted.filter_map(|node| Some((node.id, serde_json::from_slice(node.zarr_json).ok()?))).collect()
+        };
+        self.documents = if nodes.is_empty() { Vec::new() } else { self.all.iter().map(read).collect() };
+    }
+
+    /// Returns true if two states have the same `member` of the document of `node`; none if they do
+    /// not tell.
+    fn have_same_member(&self, node: NodeId, member: &str, states: [usize; 2]) -> Option<bool> {
+        let [one, other] = states.map(|state| self.documents.get(state).and_then(|all| all.get(&node)));
+        // A name may have slashes in it: then no state has such a member.
+        let is_known = self
+            .documents
+            .iter()
+            .filter_map(|all| all.get(&node))
+            .any(|document| member_of(document, member).is_some());
+        is_known.then(|| Some(member_of(one?, member) == member_of(other?, member)))?
+    }
+
     async fn are_same(&mut self, thing: &Thing<'_>, earlier: usize, later: usize) -> Result<bool> {
+        if let Part::Member(member) = thing.part
+            && let Some(are_same) = self.have_same_member(thing.node, member, [earlier, later])
+        {
+            return Ok(are_same);
+        }
         let (Some(before), Some(after)) = (self.all.get(earlier), self.all.get(later)) else { return Ok(false) };
         let changes = match self.known.entry([earlier, later]) {
             Entry::Occupied(known) => known.into_mut(),
@@ -122,7 +162,14 @@ enum Part<'a> {
     /// The node with all that it has.
     Whole,
     Document,
+    /// Member of the document, with slashes between the levels.
+    Member(&'a str),
     Chunks(&'a [Vec<u32>]),
+}
+
+/// Returns `member` of `document`, with slashes between the levels.
+fn member_of<'a>(document: &'a Value, member: &str) -> Option<&'a Value> {
+    member.split('/').try_fold(document, |value, name| value.get(name))
 }
 
 impl<'a> Thing<'a> {
@@ -130,6 +177,10 @@ impl<'a> Thing<'a> {
     /// about the others.
     fn all_of(conflict: &'a Conflict, node: NodeId) -> Vec<Self> {
         let coords = conflict.coords.as_slice();
+        if conflict.kind == ConflictKind::ZarrMetadataDoubleUpdate && !conflict.members.is_empty() {
+            let members = conflict.members.iter().map(|member| Part::Member(member));
+            return members.map(|part| Thing { node, part }).collect();
+        }
         let of_document = match conflict.kind {
             ConflictKind::ChunkDoubleUpdate => None,
             ConflictKind::ZarrMetadataDoubleUpdate => Some(Part::Document),
@@ -155,7 +206,7 @@ impl<'a> Thing<'a> {
         let chunks = changes.chunks.get(&node);
         match self.part {
             Part::Whole => updated.is_some() || chunks.is_some() || moves(),
-            Part::Document => updated.is_some() || moves(),
+            Part::Document | Part::Member(_) => updated.is_some() || moves(),
             Part::Chunks(coords) => {
                 // Chunks that a smaller shape drops are in no list of changes.
                 let grid = updated.and_then(|updated| updated.grid().ok());

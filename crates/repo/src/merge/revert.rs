@@ -4,6 +4,8 @@
 //! That is a merge whose sides parted at the newest of the commits: one side leads back to the
 //! commit before the oldest, the other one to the tip. Chunks are referred to, not copied.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -12,9 +14,10 @@ use tracing::info;
 use super::authors;
 use super::obstacles::obstacles;
 use super::sides::{self, Applied};
+use super::ways_out::{NodeThen, nodes_of};
 use super::{MAX_PLANS, contended};
 use crate::commit::changes::ChangeSet;
-use crate::commit::conflicts::{Conflict, ConflictKind, are_logged};
+use crate::commit::conflicts::{Conflict, are_logged};
 use crate::commit::engine::{CommitOutcome, Engine, OnConflict, Request};
 use crate::commit::progress::CommitProgress;
 use crate::commit::rebase::read_log;
@@ -27,6 +30,9 @@ use icechunkfs_base::memory::Metered;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
+
+/// Most commits that are told to be taken back before others.
+const MAX_OBSTACLES: usize = 12;
 
 /// Description of a revert without a mount.
 #[derive(Clone, Debug)]
@@ -55,11 +61,14 @@ pub struct RevertPlan {
     pub changes: Metered<ChangeSet>,
     /// Later changes of the same things, which prevent it.
     pub conflicts: Vec<Conflict>,
-    /// Later commits that made them, newest first: once they are taken back in this order, nothing
-    /// of the conflicts is left. Empty where that could not be found out.
+    /// Later commits that made them, and those that keep these from being taken back, newest first:
+    /// once they are taken back in this order, nothing of the conflicts is left. Empty where that
+    /// could not be found out.
     pub obstacles: Vec<SnapshotInfo>,
     /// True if there are conflicts, and changes of the commits that no later commit made again.
     pub has_rest: bool,
+    /// Nodes of the conflicts, by the paths of these.
+    pub nodes: HashMap<String, NodeThen>,
 }
 
 impl RevertPlan {
@@ -70,28 +79,6 @@ impl RevertPlan {
             [commit] => format!("Revert \"{}\"\n\nThis takes back commit {}.", commit.title(), commit.id),
             commits => format!("Revert {} commits\n\nThis takes back commits {}.", commits.len(), ids.join(", ")),
         }
-    }
-
-    /// Returns the conflict that `--on-conflict` does not decide, if there is one.
-    pub fn undecidable(&self) -> Option<&Conflict> {
-        let has_sides = |conflict: &&Conflict| {
-            matches!(conflict.kind, ConflictKind::ChunkDoubleUpdate | ConflictKind::ZarrMetadataDoubleUpdate)
-        };
-        self.conflicts.iter().find(|conflict| !has_sides(conflict))
-    }
-
-    /// Returns the values of `--on-conflict` that let the commits be taken back, each with what it
-    /// does.
-    pub fn decisions(&self) -> Vec<(&'static str, &'static str)> {
-        if self.undecidable().is_some() {
-            return Vec::new();
-        }
-        let theirs = (
-            "theirs",
-            "make what is in conflict as it was before the commit, too, and lose what later commits made of it",
-        );
-        let ours = ("ours", "keep what is in conflict as later commits made it, and take back the rest");
-        std::iter::once(theirs).chain(self.has_rest.then_some(ours)).collect()
     }
 }
 
@@ -105,6 +92,52 @@ impl RevertPlan {
 /// the history of `now`, if they do not follow one another, or if nothing is before them, or
 /// something else than they were made for.
 pub async fn plan_on(
+    repository: &Repository,
+    reader: &Arc<Reader>,
+    now: &Snapshot,
+    commits: &[ObjectId],
+    on_conflict: OnConflict,
+) -> Result<RevertPlan> {
+    let mut plan = plan_alone(repository, reader, now, commits, on_conflict).await?;
+    let own = std::mem::take(&mut plan.obstacles);
+    // The conflicts are told without them, too.
+    let found = with_their_own(repository, reader, now, own).await;
+    plan.obstacles =
+        found.inspect_err(|error| info!("the later commits of a revert are not known: {error}")).unwrap_or_default();
+    Ok(plan)
+}
+
+/// Returns the commits `obstacles` and those that stand in their own way, newest first; nothing if
+/// these are too many, or not known.
+async fn with_their_own(
+    repository: &Repository,
+    reader: &Arc<Reader>,
+    now: &Snapshot,
+    obstacles: Vec<SnapshotInfo>,
+) -> Result<Vec<SnapshotInfo>> {
+    let mut waiting: Vec<ObjectId> = obstacles.iter().map(|commit| commit.id).collect();
+    let mut all: HashMap<ObjectId, SnapshotInfo> = obstacles.into_iter().map(|commit| (commit.id, commit)).collect();
+    while let Some(next) = waiting.pop() {
+        let plan = plan_alone(repository, reader, now, &[next], OnConflict::Fail).await?;
+        if !plan.conflicts.is_empty() && plan.obstacles.is_empty() {
+            return Ok(Vec::new());
+        }
+        for commit in plan.obstacles {
+            if let Entry::Vacant(new) = all.entry(commit.id) {
+                waiting.push(commit.id);
+                new.insert(commit);
+            }
+        }
+        if all.len() > MAX_OBSTACLES {
+            return Ok(Vec::new());
+        }
+    }
+    let history = repository.ancestors(now.id(), usize::MAX).await?;
+    Ok(history.iter().filter_map(|commit| all.remove(&commit.id)).collect())
+}
+
+/// Makes the plan, with only those obstacles that stand in the way of `commits` themselves.
+async fn plan_alone(
     repository: &Repository,
     reader: &Arc<Reader>,
     now: &Snapshot,
@@ -168,7 +201,8 @@ pub async fn plan_on(
             last.id
         )));
     }
-    Ok(RevertPlan { reverted, before, changes, conflicts, obstacles, has_rest })
+    let nodes = nodes_of(&conflicts, [now, &common], &side);
+    Ok(RevertPlan { reverted, before, changes, conflicts, obstacles, has_rest, nodes })
 }
 
 /// Plans a revert on the tip of the branch. Returns the tip, too.

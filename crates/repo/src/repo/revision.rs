@@ -122,8 +122,11 @@ pub(super) async fn abbreviated(repository: &Repository, id: &str) -> Result<Obj
 
 /// Returns true if `word` can be the beginning of an id.
 pub fn is_abbreviation(word: &str) -> bool {
-    let is_digit = |byte: u8| byte.is_ascii_alphanumeric() && !b"ILOUilou".contains(&byte);
-    word.len() >= MIN_PREFIX && word.bytes().all(is_digit)
+    word.len() >= MIN_PREFIX && word.bytes().all(is_digit_of_id)
+}
+
+fn is_digit_of_id(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() && !b"ILOUilou".contains(&byte)
 }
 
 /// Returns the commit of a ref whose id begins with `word`; none if `word` cannot be the beginning
@@ -188,6 +191,11 @@ async fn unknown_revision(repository: &Repository, word: &str) -> Error {
         (None, None) => ("branch, tag or snapshot", word),
     };
     let error = unknown_name(repository, kind, name).await;
+    let is_like_id = word.bytes().all(is_digit_of_id) && word.bytes().any(|byte| byte.is_ascii_digit());
+    if name == word && word.len() < MIN_PREFIX_OF_WORD && is_like_id {
+        let hint = format!("an id can be cut to {MIN_PREFIX_OF_WORD} characters, or to {MIN_PREFIX} behind snapshot/");
+        return Error::new(error.kind(), format!("{error}; {hint}"));
+    }
     match repository.refs().await {
         Ok(refs) if name != word && refs.branches.contains_key(word) => {
             error.context(format!("the branch that is called `{word}` itself is branch/{word}"))

@@ -203,6 +203,11 @@ impl OpenConflicts {
     }
 }
 
+/// Returns true if one side of a conflict can be taken.
+fn has_sides(kind: ConflictKind) -> bool {
+    matches!(kind, ConflictKind::ChunkDoubleUpdate | ConflictKind::ZarrMetadataDoubleUpdate)
+}
+
 /// Returns what settles a conflict, as a clause.
 fn remedy(conflict: &Conflict, mountpoint: &str) -> String {
     let place = shell::quote(mountpoint);
@@ -215,7 +220,7 @@ fn remedy(conflict: &Conflict, mountpoint: &str) -> String {
         );
     }
     match conflict.kind {
-        ConflictKind::ChunkDoubleUpdate | ConflictKind::ZarrMetadataDoubleUpdate => {
+        kind if has_sides(kind) => {
             format!("to settle it: icechunkfs resolve {place} {path} --ours (or --theirs), then commit")
         }
         ConflictKind::UntrackedNameExists => format!("to settle it: move {path} away, then commit"),
@@ -256,6 +261,10 @@ pub(super) fn refusal(conflicts: &[Conflict], outcome: &str, mountpoint: &str) -
     let count = counted(conflicts.len() as u64, "conflict");
     let next = match conflicts {
         [conflict] => remedy(conflict, mountpoint),
+        all if all.iter().all(|one| has_sides(one.kind)) => format!(
+            "to settle all of them: icechunkfs resolve {} / --ours (or --theirs), then commit; .icechunk/conflicts lists each",
+            shell::quote(mountpoint)
+        ),
         _ => ".icechunk/conflicts lists them, each with the commands that settle it".to_owned(),
     };
     Error::new(

@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use super::Session;
 use super::commit::refuse_open;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
-use icechunkfs_base::{printable, size};
+use icechunkfs_base::{printable, shell, size};
 use icechunkfs_repo::commit::engine::OnConflict;
 use icechunkfs_repo::merge::revert::{self, RevertPlan, nothing_left};
+use icechunkfs_repo::merge::ways_out::{Step, Way, since, ways_out};
 use icechunkfs_repo::restore::{Notes, Plan, Scope, Target};
 
 impl Session {
@@ -41,20 +42,12 @@ impl Session {
             let base = self.working.upper().base();
             let planned = revert::plan_on(&repository, &self.reader, base.tree.snapshot(), &ids, on_conflict).await?;
             if !planned.conflicts.is_empty() {
-                let count = size::counted(planned.conflicts.len() as u64, "conflict");
-                let ids: Vec<String> = planned.obstacles.iter().map(|commit| commit.id.to_string()).collect();
-                let first = match ids.as_slice() {
-                    [] => "the later commits that `icechunkfs log MOUNT PATH` lists".to_owned(),
-                    ids => ids.join(", then "),
-                };
-                let others = ways_out(&planned);
+                let message = refusal(&planned, dry_run, &self.mountpoint());
                 self.conflicts.found_by_revert(planned.conflicts);
-                let message = format!(
-                    "later commits changed the same things ({count}, in .icechunk/conflicts): nothing was taken back. Take \
-                     back and commit first {first}. {others}"
-                );
                 return Err(Error::new(ErrorKind::Stale, message));
             }
+            // Those of an earlier attempt.
+            self.conflicts.clear();
             let RevertPlan { reverted, changes, .. } = planned;
             let root = || "/".to_owned();
             let target = Target { node: root(), source: root(), scope: Scope::Subtree };
@@ -76,14 +69,51 @@ impl Session {
     }
 }
 
-/// Returns what else can be done about the conflicts, as sentences.
-fn ways_out(plan: &RevertPlan) -> String {
-    if let Some(conflict) = plan.undecidable() {
-        let path = printable::line(&conflict.path);
-        return format!("Or change {path} here as you want it, and commit: --on-conflict does not decide that");
+/// Returns why nothing is taken back, and the commands that lead on.
+fn refusal(plan: &RevertPlan, dry_run: bool, mountpoint: &str) -> String {
+    /// Conflicts that are named.
+    const NAMED: usize = 3;
+    let count = size::counted(plan.conflicts.len() as u64, "conflict");
+    let outcome = if dry_run { "nothing can be taken back as it is" } else { "nothing was taken back" };
+    let named: Vec<String> = plan.conflicts.iter().take(NAMED).map(since).collect();
+    let more = if plan.conflicts.len() > NAMED { "; .icechunk/conflicts lists all" } else { "" };
+    let mut text = format!("later commits changed the same things ({count}): {outcome}: {}{more}", named.join("; "));
+    for Way { does, besides, steps } in ways_out(plan) {
+        let besides: Vec<String> =
+            besides.iter().map(|commit| format!("{} \"{}\"", commit.id, printable::line(&commit.title()))).collect();
+        let besides = if besides.is_empty() { String::new() } else { format!(" ({})", besides.join(", ")) };
+        // Only the last result is left to be looked at.
+        let last = steps.len().saturating_sub(1);
+        let commands = steps.iter().enumerate().map(|(at, step)| command(plan, step, mountpoint, at < last));
+        let published = if last > 0 { ", with a commit to the branch for each but the last" } else { "" };
+        text += &format!(". To {does}{besides}{published}: `{}`", commands.collect::<Vec<_>>().join(" && "));
     }
-    let ways = plan.decisions();
-    let ways: Vec<_> =
-        ways.iter().map(|(side, does)| format!("repeat this with --on-conflict={side} to {does}")).collect();
-    format!("Or {}", ways.join(". Or "))
+    text
+}
+
+/// Returns the command that makes `step` in the mount, with a commit if `is_committed`.
+fn command(plan: &RevertPlan, step: &Step, mountpoint: &str, is_committed: bool) -> String {
+    let place = shell::quote(mountpoint);
+    match step {
+        Step::Revert(commits, side) => {
+            let ids: Vec<String> = commits.iter().map(|commit| commit.id.to_string()).collect();
+            let mut command = format!("icechunkfs revert {place} {}", ids.join(" "));
+            if let Some(side) = side {
+                command += &format!(" --on-conflict={side}");
+            }
+            if let (true, [commit]) = (is_committed, commits.as_slice()) {
+                let message = shell::quote(&format!("Revert \"{}\"", commit.title()));
+                command += &format!(" && icechunkfs commit {place} -m {message}");
+            }
+            command
+        }
+        Step::Remove(path) => {
+            let message = shell::quote(&format!("Remove {}", printable::line(path)));
+            let commit =
+                if is_committed { format!(" && icechunkfs commit {place} -m {message}") } else { String::new() };
+            format!("rm -r {}{commit}", shell::quote(&format!("{mountpoint}{path}")))
+        }
+        Step::Restore(path) => format!("icechunkfs restore {place} {} --from={}", shell::quote(path), plan.before),
+        Step::List(path) => format!("icechunkfs log {place} {}", shell::quote(path)),
+    }
 }
