@@ -329,8 +329,8 @@ pub(crate) enum Command {
     /// are listed and left out, and a node that cannot be committed refuses the whole import. The
     /// commit is atomic. SRC stays unchanged.
     ///
-    /// A NetCDF file of a classic format becomes a group, its variables arrays with the same values
-    /// in xarray. What cannot be as it was is listed.
+    /// A NetCDF or HDF5 file becomes a group, its variables arrays with the same values in xarray.
+    /// Compressed chunks are copied as they are. What cannot be as it was is listed.
     #[command(after_help = examples::IMPORT)]
     Import(ImportArgs),
     /// Show the storage use of a repository: by kind, by ref, by array, and unreachable objects.
@@ -344,6 +344,9 @@ pub(crate) enum Command {
     /// Write manual pages and the completions of bash, zsh and fish, for packages.
     #[command(hide = true)]
     Generate(GenerateArgs),
+    /// Read a file for an import: the process that it starts for that.
+    #[command(hide = true)]
+    PlanFile,
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::export::listed;
 use super::progress::State;
 use super::sync_args::notes;
 use super::values::choice;
-use super::{open, print, print_json, progress, replace_commits};
+use super::{open, plan_file, print, print_json, progress, replace_commits};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::size;
 use icechunkfs_base::times::system_clock;
@@ -27,8 +27,8 @@ use icechunkfs_working::transfer::{Counters, SkippedPath};
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// A local directory with a Zarr hierarchy of version 3, or a NetCDF file of a classic format;
-    /// with --append-dim any number of files.
+    /// A local directory with a Zarr hierarchy of version 3, or a NetCDF or HDF5 file; with
+    /// --append-dim any number of files.
     #[arg(required = true)]
     src: Vec<PathBuf>,
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://). It is created if it
@@ -83,7 +83,7 @@ pub(crate) struct ImportArgs {
     /// [{"path", "why"}], "left_out_count", "warnings": [{"path", "why"}], "warnings_count",
     /// "faults": [{"path", "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if
     /// nothing was committed, lists have at most a thousand entries, and left_out is of a NetCDF
-    /// file.
+    /// or HDF5 file.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -133,7 +133,8 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
         open::run(async {
             let target = target(arguments).await?;
             let budget = |fixed| limits.budget(fixed);
-            let means = ImportMeans { engine: engine_options, memory: &budget, clock: system_clock };
+            let apart = plan_file::reader();
+            let means = ImportMeans { engine: engine_options, memory: &budget, clock: system_clock, apart: &apart };
             import::import(&arguments.src, target, &options, means, &counters, &progress).await
         })
     });
@@ -154,10 +155,10 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
 fn check_source(source: &Path, arguments: &ImportArgs) -> Result<()> {
     let shown = source.display();
     let found = recognize::at(source);
-    if let Some(kind) = found.filter(|kind| kind.is_file() && *kind != Kind::NetCdf) {
+    if let Some(kind) = found.filter(|kind| kind.is_file() && !matches!(kind, Kind::NetCdf | Kind::Hdf5)) {
         let message = format!(
-            "{shown} is {}, neither a directory of Zarr files nor a classic NetCDF file: open it with xarray, and write it into \
-             a mount of {}",
+            "{shown} is {}, neither a directory of Zarr files nor a NetCDF or HDF5 file: open it with xarray, and write it \
+             into a mount of {}",
             kind.name(),
             arguments.repo
         );
@@ -176,8 +177,8 @@ fn check_source(source: &Path, arguments: &ImportArgs) -> Result<()> {
         );
         return Err(Error::invalid(message));
     }
-    if arguments.append_dim.is_some() && source.exists() && found != Some(Kind::NetCdf) {
-        return Err(Error::invalid(format!("{shown} is not a classic NetCDF file: only those are appended")));
+    if arguments.append_dim.is_some() && source.exists() && !matches!(found, Some(Kind::NetCdf | Kind::Hdf5)) {
+        return Err(Error::invalid(format!("{shown} is neither a NetCDF nor an HDF5 file: only those are appended")));
     }
     if source.to_str().is_some_and(|text| text.contains("://")) {
         return Err(Error::invalid(format!("{shown} is a URL: what is imported is a directory on this machine")));

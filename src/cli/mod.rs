@@ -44,6 +44,7 @@ mod mount_options;
 mod ops;
 mod output;
 mod place_args;
+mod plan_file;
 mod prefetch;
 mod progress;
 mod pull;
@@ -155,6 +156,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Cat(cat) => cat::run(&cat),
         Command::Top(top) => top::run(&top),
         Command::Generate(generate) => generate::run(&generate),
+        Command::PlanFile => plan_file::run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -86,6 +86,10 @@ fn what_is_no_repository_is_named() {
     let at = |name: &str| directory.path().join(name);
     std::fs::write(at("a.nc"), b"CDF\x01").unwrap();
     std::fs::write(at("b.nc"), b"\x89HDF\r\n\x1a\n").unwrap();
+    // As files of MATLAB are.
+    std::fs::write(at("c.mat"), [[b' '; 512].as_slice(), b"\x89HDF\r\n\x1a\n"].concat()).unwrap();
+    std::fs::write(at("d.grb"), b"GRIB").unwrap();
+    std::fs::write(at("e.tif"), b"II*\0").unwrap();
     for (folder, name) in [("three", "zarr.json"), ("two", ".zgroup")] {
         std::fs::create_dir(at(folder)).unwrap();
         std::fs::write(at(folder).join(name), "{}").unwrap();
@@ -93,8 +97,14 @@ fn what_is_no_repository_is_named() {
     std::fs::create_dir(at("mnt")).unwrap();
     let told = |words: &[&str]| icechunkfs(words).failure();
     let path = |name: &str| at(name).display().to_string();
-    assert!(told(&["log", &path("a.nc")]).contains("is a NetCDF file, not a repository"));
-    assert!(told(&["mount", &path("b.nc"), &path("mnt")]).contains("is a NetCDF-4 or HDF5 file"));
+    let classic = told(&["log", &path("a.nc")]);
+    assert!(classic.contains("is a NetCDF file, not a repository: `icechunkfs import "), "{classic}");
+    for name in ["b.nc", "c.mat"] {
+        let hdf5 = told(&["mount", &path(name), &path("mnt")]);
+        assert!(hdf5.contains("is a NetCDF-4 or HDF5 file") && hdf5.contains("icechunkfs import"), "{hdf5}");
+    }
+    assert!(told(&["log", &path("d.grb")]).contains("is a GRIB file, not a repository"));
+    assert!(told(&["log", &path("e.tif")]).contains("is a TIFF file, not a repository"));
     assert!(told(&["log", &path("three")]).contains("`icechunkfs import "));
     assert!(told(&["log", &path("two")]).contains("version 2"));
     assert!(told(&["log", "s3:/bucket/x"]).contains("did you mean s3://bucket/x?"));
@@ -104,8 +114,9 @@ fn what_is_no_repository_is_named() {
     let unmounted = told(&["status", place]);
     assert!(unmounted.contains("is a repository: icechunkfs mount "), "{unmounted}");
     for time in ["3d", "2026-08-20 14:30"] {
-        let early = run_on(place, &["log", &format!("--as-of={time}")]);
-        assert!(early.status.success() || !early.failure().contains("valid time"), "{time}");
+        // Long before the repository was made.
+        let early = run_on(place, &["log", &format!("--as-of={time}")]).failure();
+        assert!(early.contains("has no commit as old as"), "{early}");
     }
 }
 
@@ -115,6 +126,7 @@ fn what_is_to_be_imported_is_named_and_a_failure_leaves_nothing() {
     let at = |name: &str| directory.path().join(name).display().to_string();
     std::fs::write(at("a.nc"), b"CDF\x01").unwrap();
     std::fs::write(at("a.h5"), b"\x89HDF\r\n\x1a\n").unwrap();
+    std::fs::write(at("a.tif"), b"II*\0").unwrap();
     for (folder, name) in [("three", "zarr.json"), ("two", ".zgroup")] {
         std::fs::create_dir(at(folder)).unwrap();
         std::fs::write(Path::new(&at(folder)).join(name), "{}").unwrap();
@@ -123,7 +135,8 @@ fn what_is_to_be_imported_is_named_and_a_failure_leaves_nothing() {
     let told = |source: &str, repo: &str| icechunkfs(["import", source, repo]).failure();
     for (source, words) in [
         (at("a.nc"), "a.nc: the header"),
-        (at("a.h5"), "neither a directory of Zarr files nor a classic NetCDF file"),
+        (at("a.h5"), "a.h5: it is not a whole HDF5 file"),
+        (at("a.tif"), "is a TIFF file, neither a directory of Zarr files nor a NetCDF or HDF5 file"),
         (at("nothing"), "no such file or directory"),
         (at("two"), "version 2"),
         (at("three"), "zarr.json"),
@@ -237,6 +250,40 @@ fn a_store_that_is_not_reached_is_told_in_few_words() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let said = icechunkfs(["log", &format!("http://{closed}/x"), "--timeout", "2"]).failure();
     assert!(said.contains(&format!("{closed} refuses connections")) && !said.contains("retries"), "{said}");
+}
+
+/// Answers one request after another with `answer`. Returns the address.
+fn server_with(answer: &'static str) -> std::net::SocketAddr {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut connection in listener.incoming().flatten() {
+            let mut request = [0; 4096];
+            let _ = connection.read(&mut request);
+            let _ = connection.write_all(answer.as_bytes());
+        }
+    });
+    address
+}
+
+#[test]
+fn a_store_that_speaks_no_tls_or_refuses_strangers_is_told_as_such() {
+    let refusing = server_with("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    let words =
+        |scheme: &str| ["--endpoint-url", &format!("{scheme}://{refusing}"), "--region", "x"].map(str::to_owned);
+    let log = |scheme: &str, more: &[&str]| {
+        let mut command = Command::new(common::program());
+        command.args(["log", "s3://bucket/x", "--timeout", "5"]).args(words(scheme)).args(more);
+        command.env("AWS_ACCESS_KEY_ID", "a").env("AWS_SECRET_ACCESS_KEY", "b");
+        common::run(&mut command).failure()
+    };
+    let without_tls = log("https", &[]);
+    assert!(without_tls.contains("does not speak TLS: use http://"), "{without_tls}");
+    let stranger = log("http", &["--anonymous"]);
+    assert!(stranger.contains("sent without credentials; omit --anonymous"), "{stranger}");
+    let known = log("http", &[]);
+    assert!(known.contains("these credentials do not allow it"), "{known}");
 }
 
 #[test]

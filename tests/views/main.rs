@@ -16,6 +16,7 @@ mod attached;
 mod consolidated;
 mod export;
 #[cfg(feature = "netcdf")]
+mod import_hdf5;
 mod import_netcdf;
 #[cfg(feature = "netcdf")]
 mod matrix;

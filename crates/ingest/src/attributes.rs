@@ -33,7 +33,7 @@ impl Attribute {
             return Some(self.bytes.clone());
         }
         // Text is no number.
-        let is_text = [self.element, element].contains(&Element::Char);
+        let is_text = !self.element.is_number() || !element.is_number();
         if is_text { None } else { element.stored(self.element.number(&self.bytes)?) }
     }
 
@@ -42,7 +42,7 @@ impl Attribute {
         // A value of JSON, and its text.
         const VALUE: u64 = size_of::<Value>() as u64 + 32;
         let elements = match self.element {
-            Element::Char => 0,
+            Element::Char | Element::Text(_) => 0,
             _ => self.bytes.len() as u64 / self.element.size(),
         };
         elements * VALUE + 4 * self.bytes.len() as u64 + 4 * self.name.len() as u64 + 256
@@ -64,16 +64,21 @@ pub(crate) fn convert(
             tell("left out: another attribute has its name");
             continue;
         }
-        let value = match of {
-            Some(element) if attribute.name == FILL_VALUE => fill_value(attribute, element, &mut tell),
-            _ if attribute.element == Element::Char => Some(text(&attribute.bytes, &mut tell)),
-            _ => numbers(attribute, &mut tell),
-        };
-        if let Some(value) = value {
+        if let Some(value) = value_of(attribute, of, &mut tell) {
             converted.insert(attribute.name.clone(), value);
         }
     }
     converted
+}
+
+/// Returns the value of an attribute of a variable with elements `of`, or of a group; none if it is
+/// left out, which `tell` is told with the reason.
+pub(crate) fn value_of(attribute: &Attribute, of: Option<Element>, tell: &mut impl FnMut(&str)) -> Option<Value> {
+    match of {
+        Some(element) if attribute.name == FILL_VALUE => fill_value(attribute, element, tell),
+        _ if attribute.element == Element::Char => Some(text(&attribute.bytes, tell)),
+        _ => numbers(attribute, tell),
+    }
 }
 
 /// Returns the mark of missing values as xarray encodes it: floats as base64.
@@ -82,19 +87,19 @@ fn fill_value(attribute: &Attribute, element: Element, tell: &mut impl FnMut(&st
         tell("left out: it is not one value of the variable's type");
         return None;
     };
+    if !element.is_number() {
+        // xarray opens no group in which texts have one.
+        tell("left out, as xarray opens no group with it: the fill value of the array has it");
+        return None;
+    }
     match element.number(&bytes)? {
-        // xarray opens no group in which characters have one.
-        _ if element == Element::Char => {
-            tell("left out, as xarray opens no group with it: the fill value of the array has it");
-            None
-        }
         Numeric::Integer(number) => Some(integer(number)),
         Numeric::Float(number) => Some(json!(BASE64.encode(&number.to_le_bytes()))),
     }
 }
 
 /// Returns a text without zeros, as netCDF4-python reads it.
-fn text(bytes: &[u8], tell: &mut impl FnMut(&str)) -> Value {
+pub(crate) fn text(bytes: &[u8], tell: &mut impl FnMut(&str)) -> Value {
     let text = String::from_utf8_lossy(bytes);
     if matches!(text, Cow::Owned(_)) {
         tell("its bytes that are not UTF-8 became U+FFFD");

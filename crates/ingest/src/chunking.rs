@@ -47,7 +47,7 @@ pub(crate) fn records_together(slab: u64, count: u64, sizes: Sizes) -> u64 {
 
 /// Bytes of a chunk of an array that grows by a few rows again and again: each time the last chunk
 /// is stored anew.
-const GROWING: u64 = 64 << 10;
+pub(crate) const GROWING: u64 = 64 << 10;
 /// Most rows of such a chunk, as long as there are few.
 const GROWING_ROWS: u64 = 1024;
 

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_base::memory::{Meter, Metered};
 
-use crate::element::{Element, Numeric};
+use crate::element::Numeric;
 use crate::plan::{Array, Plan};
 use crate::source::Source;
 
@@ -36,8 +36,8 @@ impl Coordinate {
         let mut meter = Meter::new("the coordinate of a file");
         meter.count(length.saturating_mul(array.element.size() + VALUE))?;
         let mut bytes = Vec::new();
-        array.run.read(source, std::slice::from_ref(&(0..length)), &mut bytes)?;
-        Ok(Some(Coordinate::decode(array.element, &bytes, meter)))
+        array.data.read(source, std::slice::from_ref(&(0..length)), &mut bytes)?;
+        Ok(Some(Coordinate::decode(array, bytes, meter)))
     }
 
     /// Returns the coordinate of `dimension` whose elements are `bytes`, of the type and in the
@@ -48,13 +48,14 @@ impl Coordinate {
         let Some(array) = variable(plan, dimension) else { return Ok(None) };
         let mut meter = Meter::new("the coordinate of an archive");
         meter.count((bytes.len() as u64 / array.element.size()).saturating_mul(VALUE))?;
-        Ok(Some(Coordinate::decode(array.element, bytes, meter)))
+        Ok(Some(Coordinate::decode(array, bytes.to_vec(), meter)))
     }
 
-    /// Decodes elements, whose values `meter` counts.
-    fn decode(element: Element, bytes: &[u8], meter: Meter) -> Self {
-        let size = usize::try_from(element.size()).unwrap_or(1);
-        let values = bytes.chunks_exact(size).filter_map(|bytes| element.number(bytes)).collect();
+    /// Decodes elements of `array`, whose values `meter` counts.
+    fn decode(array: &Array, mut bytes: Vec<u8>, meter: Meter) -> Self {
+        let size = usize::try_from(array.element.size()).unwrap_or(1);
+        array.order.to_big_endian(&mut bytes, size);
+        let values = bytes.chunks_exact(size).filter_map(|bytes| array.element.number(bytes)).collect();
         Coordinate { values: meter.finish(values) }
     }
 
@@ -101,7 +102,7 @@ impl Coordinate {
 /// Returns the variable with the values of `dimension`.
 fn variable<'a>(plan: &'a Plan, dimension: &str) -> Option<&'a Array> {
     let is_it = |array: &&Array| array.name == dimension && array.dimension_names == [dimension];
-    plan.arrays.iter().find(is_it).filter(|array| array.element != Element::Char)
+    plan.arrays.iter().find(is_it).filter(|array| array.element.is_number())
 }
 
 /// Order in which files are appended, and what is odd about it.

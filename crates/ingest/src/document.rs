@@ -23,7 +23,7 @@ struct ArrayDocument<'a> {
     chunk_grid: Value,
     chunk_key_encoding: Value,
     fill_value: &'a Value,
-    codecs: [Value; 1],
+    codecs: Vec<Value>,
     attributes: &'a Map<String, Value>,
     dimension_names: &'a [String],
     storage_transformers: [Value; 0],
@@ -35,9 +35,9 @@ pub(crate) fn of_group(attributes: &Map<String, Value>) -> Result<Vec<u8>> {
 
 pub(crate) fn of_array(array: &Array) -> Result<Vec<u8>> {
     // Elements stay in the byte order of the file: chunks are parts of it.
-    let codec = match array.element.size() {
-        1 => json!({"name": "bytes"}),
-        _ => json!({"name": "bytes", "configuration": {"endian": "big"}}),
+    let codec = match array.element {
+        element if element.size() == 1 || !element.is_number() => json!({"name": "bytes"}),
+        _ => json!({"name": "bytes", "configuration": {"endian": array.order.name()}}),
     };
     written(&ArrayDocument {
         zarr_format: 3,
@@ -47,7 +47,7 @@ pub(crate) fn of_array(array: &Array) -> Result<Vec<u8>> {
         chunk_grid: json!({"name": "regular", "configuration": {"chunk_shape": array.chunk_shape}}),
         chunk_key_encoding: json!({"name": "default", "configuration": {"separator": "/"}}),
         fill_value: &array.fill_value.0,
-        codecs: [codec],
+        codecs: std::iter::once(codec).chain(array.codecs.iter().cloned()).collect(),
         attributes: &array.attributes,
         dimension_names: &array.dimension_names,
         storage_transformers: [],

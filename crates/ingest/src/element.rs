@@ -1,14 +1,41 @@
 //! Types of elements: their sizes, their names in Zarr, and the values that netCDF fills with.
 
 use data_encoding::BASE64;
+use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value, json};
 
+/// Order of the bytes of an element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ByteOrder {
+    Big,
+    Little,
+}
+
+impl ByteOrder {
+    /// Returns the name that codec `bytes` has for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ByteOrder::Big => "big",
+            ByteOrder::Little => "little",
+        }
+    }
+
+    /// Changes `bytes`, elements of `size` bytes in this order, into big-endian ones.
+    pub(crate) fn to_big_endian(self, bytes: &mut [u8], size: usize) {
+        if self == ByteOrder::Little {
+            bytes.chunks_exact_mut(size.max(1)).for_each(<[u8]>::reverse);
+        }
+    }
+}
+
 /// Type of the elements of a variable or an attribute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Element {
     Int8,
     /// Byte of a text.
     Char,
+    /// Text of so many bytes, with zeros behind a shorter one.
+    Text(u32),
     Int16,
     Int32,
     Float32,
@@ -21,10 +48,16 @@ pub(crate) enum Element {
 }
 
 impl Element {
+    /// Returns true if it is a number, not text.
+    pub(crate) fn is_number(self) -> bool {
+        !matches!(self, Element::Char | Element::Text(_))
+    }
+
     /// Returns the size in bytes.
     pub(crate) fn size(self) -> u64 {
         match self {
             Element::Int8 | Element::Char | Element::UInt8 => 1,
+            Element::Text(length) => length.into(),
             Element::Int16 | Element::UInt16 => 2,
             Element::Int32 | Element::Float32 | Element::UInt32 => 4,
             Element::Float64 | Element::Int64 | Element::UInt64 => 8,
@@ -36,7 +69,9 @@ impl Element {
     pub(crate) fn data_type(self) -> Value {
         let name = match self {
             Element::Int8 => "int8",
-            Element::Char => return json!({"name": "null_terminated_bytes", "configuration": {"length_bytes": 1}}),
+            Element::Char | Element::Text(_) => {
+                return json!({"name": "null_terminated_bytes", "configuration": {"length_bytes": self.size()}});
+            }
             Element::Int16 => "int16",
             Element::Int32 => "int32",
             Element::Float32 => "float32",
@@ -55,6 +90,7 @@ impl Element {
         match self {
             Element::Int8 => (-127_i8).to_be_bytes().to_vec(),
             Element::Char => vec![0],
+            Element::Text(length) => vec![0; length as usize],
             Element::Int16 => (-32_767_i16).to_be_bytes().to_vec(),
             Element::Int32 => (-2_147_483_647_i32).to_be_bytes().to_vec(),
             Element::Float32 => 9.969_21e36_f32.to_be_bytes().to_vec(),
@@ -71,6 +107,7 @@ impl Element {
     pub(crate) fn number(self, bytes: &[u8]) -> Option<Numeric> {
         Some(match self {
             Element::Int8 => Numeric::Integer(i8::from_be_bytes(bytes.try_into().ok()?).into()),
+            Element::Text(_) => return None,
             Element::UInt8 | Element::Char => Numeric::Integer(u8::from_be_bytes(bytes.try_into().ok()?).into()),
             Element::Int16 => Numeric::Integer(i16::from_be_bytes(bytes.try_into().ok()?).into()),
             Element::UInt16 => Numeric::Integer(u16::from_be_bytes(bytes.try_into().ok()?).into()),
@@ -96,7 +133,7 @@ impl Element {
             Numeric::Integer(number) => Some(number as f64).filter(|float| *float as i128 == number),
         };
         Some(match self {
-            Element::Char => return None,
+            Element::Char | Element::Text(_) => return None,
             Element::Int8 => i8::try_from(whole?).ok()?.to_be_bytes().to_vec(),
             Element::UInt8 => u8::try_from(whole?).ok()?.to_be_bytes().to_vec(),
             Element::Int16 => i16::try_from(whole?).ok()?.to_be_bytes().to_vec(),
@@ -117,9 +154,10 @@ impl Element {
 
     /// Returns `fill_value` of a `zarr.json` for the element in `bytes`, big-endian.
     pub(crate) fn fill_value(self, bytes: &[u8]) -> Option<Value> {
-        if self == Element::Char {
+        if !self.is_number() {
             // Without the padding of a text that is shorter than its length.
-            return Some(json!(BASE64.encode(bytes.strip_suffix(&[0]).unwrap_or(bytes))));
+            let length = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            return Some(json!(BASE64.encode(bytes.get(..length).unwrap_or_default())));
         }
         Some(match self.number(bytes)? {
             Numeric::Integer(number) => integer(number),

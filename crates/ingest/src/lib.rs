@@ -5,13 +5,15 @@
 //! known of repositories, mounts or networks: who carries a plan out reads the ranges, or refers to
 //! them.
 //!
-//! Begin at [`plan`]; [`netcdf3`] makes plans of the classic formats of NetCDF. Hard rules:
+//! Begin at [`plan`]; [`netcdf3`] makes plans of the classic formats of NetCDF, [`apart`] has those
+//! of HDF5 made by a process without rights. Hard rules:
 //!
 //! - A file is untrusted: every count is checked against the file and the memory bound before
 //!   anything is made by it, and every range lies within the file.
 //! - Nothing is left out in silence: it is an [`plan::Omission`].
 //! - Values are those that the format's own library reads, or the plan fails.
 
+pub mod apart;
 pub mod coordinate;
 pub mod netcdf3;
 pub mod plan;
@@ -21,5 +23,9 @@ pub mod source;
 
 mod attributes;
 mod chunking;
+mod codec;
+mod data;
 mod document;
 mod element;
+#[cfg(feature = "hdf5")]
+mod hdf5;

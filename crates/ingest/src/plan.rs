@@ -1,12 +1,17 @@
 //! Plan of what a file becomes.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use icechunkfs_base::error::{Error, Result};
+use icechunkfs_format::zarr::Coords;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::codec;
+use crate::data::{self, ArrayData};
 use crate::document;
-use crate::element::Element;
+use crate::element::{ByteOrder, Element};
 use crate::run::{Run, advance, place_block};
 use crate::series;
 use crate::source::{InMemory, Source};
@@ -19,18 +24,38 @@ pub const MAX_NODES: usize = 100_000;
 pub const MAX_LISTED: usize = 1000;
 
 /// Groups and arrays that a file becomes.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Attributes of the file.
     pub attributes: Map<String, Value>,
-    /// Arrays, each with a name of its own.
+    /// Groups below that of the file, each with a path of its own.
+    pub groups: Vec<Group>,
+    /// Arrays, each with a path of its own.
     pub arrays: Vec<Array>,
     /// Parts of the file that the arrays lack, and differences that a reader may notice.
     pub omissions: Omissions,
 }
 
+/// Group of a [`Plan`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// Names with slashes between.
+    pub path: String,
+    /// Attributes, as xarray writes them into Zarr.
+    pub attributes: Map<String, Value>,
+}
+
+impl Group {
+    /// Returns the `zarr.json`.
+    ///
+    /// Errors: if it cannot be written.
+    pub fn document(&self) -> Result<Vec<u8>> {
+        document::of_group(&self.attributes)
+    }
+}
+
 /// List of what is left out, or is not as in the file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Omissions {
     /// The first ones.
     pub list: Vec<Omission>,
@@ -39,7 +64,7 @@ pub struct Omissions {
 }
 
 /// One thing that is left out, or is not as in the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Omission {
     /// Name of the variable, with `@` and the name of an attribute; `/` for the file.
     pub path: String,
@@ -51,7 +76,7 @@ impl Omissions {
     /// Adds what happened to `path`, and why. A file may have millions of them, with long names:
     /// only so many are kept.
     pub fn add(&mut self, path: impl FnOnce() -> String, why: impl Into<String>) {
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         if self.list.len() < MAX_LISTED {
             self.list.push(Omission { path: path(), why: why.into() });
         }
@@ -59,9 +84,9 @@ impl Omissions {
 }
 
 /// Array of a [`Plan`].
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Array {
-    /// Name of the array.
+    /// Name of the array; of one in a group its path, names with slashes between.
     pub name: String,
     /// Length of a chunk in each dimension, in elements.
     pub chunk_shape: Vec<u64>,
@@ -70,16 +95,20 @@ pub struct Array {
     /// Attributes, as xarray writes them into Zarr.
     pub attributes: Map<String, Value>,
     pub(crate) element: Element,
+    /// Order of the bytes of an element in the file.
+    pub(crate) order: ByteOrder,
+    /// Codecs of `zarr.json` that follow the one of elements.
+    pub(crate) codecs: Vec<Value>,
     /// Place of the elements in the file.
-    pub(crate) run: Run,
-    /// Fill value, as `zarr.json` has it, and as big-endian bytes.
+    pub(crate) data: ArrayData,
+    /// Fill value, as `zarr.json` has it, and as the bytes of an element in the file.
     pub(crate) fill_value: (Value, Vec<u8>),
 }
 
 impl Array {
     /// Returns the length of each dimension, in elements.
     pub fn shape(&self) -> &[u64] {
-        self.run.shape()
+        self.data.shape()
     }
 
     /// Returns the length of each chunk in bytes.
@@ -99,6 +128,71 @@ impl Array {
         document::of_array(self)
     }
 
+    /// Returns true if chunks of the array are those of the file.
+    pub fn is_stored(&self) -> bool {
+        matches!(self.data, ArrayData::Stored(_))
+    }
+
+    /// Returns the bytes of memory that making a chunk takes, besides its own: its elements, and
+    /// those as codecs have them.
+    pub fn workspace(&self) -> u64 {
+        match &self.data {
+            ArrayData::Stored(stored) if !stored.is_made() => 0,
+            _ => self.workspace_of_elements(),
+        }
+    }
+
+    /// Returns the bytes of memory that reading elements of one chunk takes, besides their own.
+    pub(crate) fn workspace_of_elements(&self) -> u64 {
+        match &self.data {
+            // As the filters have it, and what each of them makes of it.
+            ArrayData::Stored(stored) => stored.chunk_bytes().saturating_mul(4),
+            _ => self.chunk_bytes().saturating_mul(2),
+        }
+    }
+
+    /// Returns true if chunks are stored as codecs make them, so that they may have any length.
+    pub fn is_coded(&self) -> bool {
+        !self.codecs.is_empty()
+    }
+
+    /// Returns true if chunks of the array are bytes of the file.
+    pub(crate) fn is_copied(&self) -> bool {
+        matches!(&self.data, ArrayData::Stored(stored) if stored.converted.is_none())
+    }
+
+    /// Returns the length in bytes of the chunk at `coords`, one of [`Array::stored_chunks`]; none
+    /// if the file does not have it.
+    ///
+    /// Errors: as for [`Array::stored_chunks`].
+    pub fn stored_length(&self, source: &dyn Source, coords: &[u32]) -> Result<Option<u64>> {
+        let ArrayData::Stored(stored) = &self.data else { return Ok(None) };
+        data::position_of(coords, &self.grid()?).map_or(Ok(None), |position| stored.length_of(source, position))
+    }
+
+    /// Returns the chunks that the file has, with their lengths in bytes, if they are taken as they
+    /// are or made of those; none of an array that has all chunks, of one length.
+    ///
+    /// Errors: as for [`Array::grid`], and for reading `source`.
+    pub fn stored_chunks(&self, source: &dyn Source) -> Result<Option<Vec<(Coords, u64)>>> {
+        let ArrayData::Stored(stored) = &self.data else { return Ok(None) };
+        stored.listed(source, &self.grid()?).map(Some)
+    }
+
+    /// Appends `range` of the chunk at `coords`, which [`Array::stored_chunks`] has listed, to
+    /// `out`.
+    ///
+    /// Errors: [`icechunkfs_base::error::ErrorKind::Corrupt`] if its checksum is wrong; others as
+    /// for reading `source`.
+    pub fn read_stored(&self, source: &dyn Source, coords: &[u32], range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
+        let ArrayData::Stored(stored) = &self.data else {
+            return Err(Error::invalid("an array without stored chunks"));
+        };
+        let position = data::position_of(coords, &self.grid()?);
+        let position = position.ok_or_else(|| Error::invalid("a chunk that the array does not have"))?;
+        stored.read(source, position, range, out)
+    }
+
     /// Appends the chunk at `coords`, as it is stored, to `out`: elements beyond the end of the
     /// array have the fill value.
     ///
@@ -107,10 +201,10 @@ impl Array {
         let region = region(coords, &self.chunk_shape, self.shape());
         let lengths: Vec<u64> = region.iter().map(|range| range.end - range.start).collect();
         if lengths == self.chunk_shape {
-            return self.run.read(source, &region, out);
+            return self.data.read(source, &region, out);
         }
         let mut block = Vec::new();
-        self.run.read(source, &region, &mut block)?;
+        self.data.read(source, &region, &mut block)?;
         let start = out.len();
         fill(out, self.chunk_bytes(), self.fill());
         let at = vec![0; lengths.len()];
@@ -162,11 +256,11 @@ impl Array {
     ///
     /// Errors: as for reading.
     pub fn has_values_of(&self, source: &dyn Source, other: &Array, other_source: &dyn Source) -> Result<bool> {
-        if self.shape() != other.shape() || self.element != other.element {
+        if self.shape() != other.shape() || (self.element, self.order) != (other.element, other.order) {
             return Ok(false);
         }
         let mut coords = vec![0_u64; self.shape().len()];
-        let grid: Vec<u64> = self.grid()?.into_iter().map(u64::from).collect();
+        let grid: Vec<u64> = self.comparable_grid()?.into_iter().map(u64::from).collect();
         if grid.contains(&0) {
             return Ok(true);
         }
@@ -174,14 +268,27 @@ impl Array {
             let place: Vec<u32> = coords.iter().map(|coord| u32::try_from(*coord).unwrap_or(u32::MAX)).collect();
             let region = region(&place, &self.chunk_shape, self.shape());
             let [mut own, mut others] = [Vec::new(), Vec::new()];
-            self.run.read(source, &region, &mut own)?;
-            other.run.read(other_source, &region, &mut others)?;
+            self.data.read(source, &region, &mut own)?;
+            other.data.read(other_source, &region, &mut others)?;
             if own != others {
                 return Ok(false);
             }
             if !advance(&mut coords, &grid) {
                 return Ok(true);
             }
+        }
+    }
+
+    /// Returns the chunks per dimension of an array that is compared chunk by chunk, whether they
+    /// are there or not.
+    ///
+    /// Errors: [`icechunkfs_base::error::ErrorKind::InvalidInput`] if that would take hours.
+    pub fn comparable_grid(&self) -> Result<Vec<u32>> {
+        /// Most chunks: each takes some milliseconds.
+        const MOST: u64 = 1_000_000;
+        match data::chunk_count(self.shape(), &self.chunk_shape) {
+            Some(count) if count <= MOST => self.grid(),
+            _ => Err(Error::invalid(format!("{}: more than {MOST} chunks to compare", self.name))),
         }
     }
 
@@ -228,16 +335,32 @@ impl Plan {
     /// Errors: [`icechunkfs_base::error::ErrorKind::Corrupt`] if data are not in the file, or if
     /// there is too much of anything.
     pub fn check(&self, length: u64) -> Result<()> {
-        if self.arrays.len() > MAX_NODES {
+        if self.arrays.len().saturating_add(self.groups.len()) > MAX_NODES {
             return Err(Error::corrupt(format!("more than {MAX_NODES} variables")));
         }
+        if self.omissions.list.len() > MAX_LISTED {
+            return Err(Error::corrupt(format!("more than {MAX_LISTED} omissions in a list")));
+        }
+        self.check_paths()?;
         let mut count = 0_u64;
         for array in &self.arrays {
             array.check(length)?;
-            let chunks = array.grid()?.iter().try_fold(1_u64, |count, length| count.checked_mul(u64::from(*length)));
-            count = chunks.and_then(|chunks| count.checked_add(chunks)).unwrap_or(u64::MAX);
+            count = array.chunk_count().and_then(|chunks| count.checked_add(chunks)).unwrap_or(u64::MAX);
             if count > MAX_CHUNKS {
                 return Err(Error::corrupt(format!("more than {MAX_CHUNKS} chunks")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails unless each node has a path of its own, below groups that there are.
+    fn check_paths(&self) -> Result<()> {
+        let groups: HashSet<&str> = self.groups.iter().map(|group| group.path.as_str()).collect();
+        let mut all = HashSet::new();
+        for path in self.groups.iter().map(|group| &group.path).chain(self.arrays.iter().map(|array| &array.name)) {
+            let is_below_group = path.rsplit_once('/').is_none_or(|(above, _)| groups.contains(above));
+            if !is_below_group || !all.insert(path.as_str()) {
+                return Err(Error::corrupt(format!("{path}: two objects have this path, or none is above it")));
             }
         }
         Ok(())
@@ -245,15 +368,42 @@ impl Plan {
 }
 
 impl Array {
+    /// Returns how many chunks the file has of the array; none if the format cannot number them.
+    fn chunk_count(&self) -> Option<u64> {
+        match &self.data {
+            ArrayData::Stored(stored) => Some(stored.chunks.len() as u64),
+            _ => data::chunk_count(self.shape(), &self.chunk_shape),
+        }
+    }
+
     fn check(&self, length: u64) -> Result<()> {
         let wrong = |what: &str| Err(Error::corrupt(format!("variable {}: {what}", self.name)));
         let rank = self.shape().len();
         if self.chunk_shape.len() != rank || self.dimension_names.len() != rank || self.chunk_shape.contains(&0) {
             return wrong("its ranks differ");
         }
-        match self.run.end() {
-            Some(end) if end <= length => Ok(()),
-            _ => wrong("data that are not in the file"),
+        if self.fill().len() as u64 != self.element.size() {
+            return wrong("a fill value of another type");
+        }
+        let is_sound = match &self.data {
+            ArrayData::Plain(run) | ArrayData::Inline { run, .. } => run.is_of(self.element.size()),
+            ArrayData::Stored(stored) => {
+                let converted = stored.converted.as_ref();
+                stored.chunk_shape == self.chunk_shape
+                    && stored.fill == self.fill()
+                    && converted.is_none_or(|codecs| *codecs == codec::all_of(&self.codecs))
+            }
+        };
+        if !is_sound {
+            return wrong("its data are others than those of the file");
+        }
+        if !self.is_stored() && self.chunk_bytes() > data::MAX_STORED {
+            return wrong("chunks that are too long");
+        }
+        let chunks = data::chunk_count(self.shape(), &self.chunk_shape);
+        match chunks.map_or(Some("chunks that cannot be numbered"), |chunks| self.data.fault(length, chunks)) {
+            Some(fault) => wrong(fault),
+            None => Ok(()),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use icechunkfs_base::error::{Error, Result};
+use serde::{Deserialize, Serialize};
 
 use crate::source::Source;
 
@@ -12,7 +13,7 @@ const GAP: u64 = 4 << 10;
 const SPAN: u64 = 256 << 10;
 
 /// Place of the elements of an array in a file, in the order of C.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// Elements per dimension.
     shape: Vec<u64>,
@@ -48,6 +49,13 @@ impl Run {
         }
         let run = Run { shape, size, begin, stride };
         run.end().ok_or_else(too_long).map(|_| run)
+    }
+
+    /// Returns true if it has elements of `size` bytes, in rows that do not lie in each other: one
+    /// that another process has made may not.
+    pub(crate) fn is_of(&self, size: u64) -> bool {
+        let row = product(self.shape.get(1..).unwrap_or_default(), self.size);
+        self.size == size && size > 0 && row.is_some_and(|row| row <= self.stride)
     }
 
     /// Returns the elements per dimension.
@@ -237,6 +245,9 @@ mod tests {
         assert!(Run::new(vec![3, 4], 2, 0, Some(7)).is_err());
         assert!(Run::new(vec![u64::MAX, 4], 2, 0, None).is_err());
         assert!(Run::new(vec![2], 8, u64::MAX - 8, None).is_err());
+        let run = Run { shape: vec![3, 4], size: 2, begin: 0, stride: 8 };
+        assert!(run.is_of(2) && !run.is_of(1) && !Run { stride: 7, ..run.clone() }.is_of(2));
+        assert!(!Run { size: 0, stride: 0, ..run }.is_of(0));
         assert_eq!(Run::new(vec![0, 4], 2, 9, Some(8)).unwrap().end(), Some(0));
         assert_eq!(Run::new(vec![3, 4], 2, 9, Some(10)).unwrap().end(), Some(9 + 28));
         assert_eq!(Run::new(vec![], 8, 9, None).unwrap().end(), Some(17));

@@ -9,10 +9,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_format::zarr::Coords;
 use icechunkfs_format::zarr::array::regular_chunk;
 use serde_json::{Map, Value, json};
 
 use crate::chunking::{self, Sizes};
+use crate::codec::{self, Codec};
 use crate::plan::{self, Array, Omissions, Plan};
 use crate::run::{place_block, product};
 use crate::source::Source;
@@ -97,6 +99,19 @@ pub struct Growing {
     parts: Vec<Part>,
     /// Bytes of an element with the fill value.
     fill: Vec<u8>,
+    /// Codecs that chunks are made with.
+    codecs: Vec<Codec>,
+}
+
+/// Chunk of a file that is one of an array that grows, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// File, by position.
+    pub file: usize,
+    /// Array in its plan, by position.
+    pub array: usize,
+    /// Place of the chunk in the file's array.
+    pub coords: Coords,
 }
 
 /// Elements of a file along the growing dimension.
@@ -135,8 +150,42 @@ impl Growing {
         along.is_some_and(|(coord, length)| u64::from(*coord).saturating_mul(*length) < self.start)
     }
 
-    /// Appends the chunk at `coords` to `out`: what `earlier`, the stored chunk, has of the
-    /// elements of the archive, and the elements of `files`, each with its plan.
+    /// Returns the bytes of memory that making a chunk takes besides its own: its elements, those
+    /// of a chunk of a file, and all that codecs make of them. `plans` are those of the files.
+    pub fn workspace(&self, plans: &[&Plan]) -> u64 {
+        let array = |part: &Part| plans.get(part.file)?.arrays.get(part.array).map(Array::workspace_of_elements);
+        let of_file = self.parts.iter().filter_map(array).max().unwrap_or_default();
+        of_file.saturating_add(self.chunk_bytes().saturating_mul(3))
+    }
+
+    /// Returns true if chunks are stored as codecs make them, so that only making one tells its
+    /// length.
+    pub fn is_coded(&self) -> bool {
+        !self.codecs.is_empty()
+    }
+
+    /// Returns the chunk of a file that can be taken as it is for the one at `coords`; none if that
+    /// one has to be made of others. `plans` are those of the files.
+    pub fn whole_chunk(&self, plans: &[&Plan], coords: &[u32]) -> Option<Whole> {
+        let along = plan::region(coords, &self.chunk_shape, &self.shape).get(self.axis)?.clone();
+        let length = *self.chunk_shape.get(self.axis)?;
+        let part = self.parts.iter().find(|part| part.place.start <= along.start && along.end <= part.place.end)?;
+        let before = along.start - part.place.start;
+        let array = plans.get(part.file)?.arrays.get(part.array)?;
+        let has_codecs =
+            std::iter::zip(&self.codecs, codec::all_of(&array.codecs)).all(|(one, other)| one.is_like(other));
+        let is_whole = before.is_multiple_of(length)
+            && array.is_copied()
+            && array.chunk_shape == self.chunk_shape
+            && array.codecs.len() == self.codecs.len()
+            && has_codecs;
+        let mut coords = Coords::from_slice(coords);
+        *coords.get_mut(self.axis)? = u32::try_from(before / length).ok()?;
+        is_whole.then_some(Whole { file: part.file, array: part.array, coords })
+    }
+
+    /// Appends the chunk at `coords`, as it is stored, to `out`: what `earlier`, the chunk that is
+    /// there, has of the elements of the archive, and the elements of `files`, each with its plan.
     ///
     /// Errors: [`ErrorKind::Corrupt`] if `earlier` has another length than a chunk; others as for
     /// reading.
@@ -147,20 +196,15 @@ impl Growing {
         earlier: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        let begin = out.len();
-        plan::fill(out, self.chunk_bytes(), &self.fill);
-        let chunk = out.get_mut(begin..).unwrap_or_default();
-        if let Some(earlier) = earlier {
-            if earlier.len() != chunk.len() {
-                return Err(Error::corrupt(format!(
-                    "{}: a chunk of {} bytes, not {}",
-                    self.name,
-                    earlier.len(),
-                    chunk.len()
-                )));
+        let mut chunk = match earlier {
+            Some(earlier) => codec::decode(self.codecs.iter().copied(), earlier.to_vec(), self.chunk_bytes())
+                .map_err(|error| error.context(&self.name))?,
+            None => {
+                let mut chunk = Vec::new();
+                plan::fill(&mut chunk, self.chunk_bytes(), &self.fill);
+                chunk
             }
-            chunk.copy_from_slice(earlier);
-        }
+        };
         let region = plan::region(coords, &self.chunk_shape, &self.shape);
         let Some(along) = region.get(self.axis).cloned() else {
             return Err(Error::invalid("an array that cannot grow"));
@@ -177,15 +221,15 @@ impl Growing {
                 *range = here.start - part.place.start..here.end - part.place.start;
             }
             let mut block = Vec::new();
-            array.run.read(source, &wanted, &mut block)?;
+            array.data.read(source, &wanted, &mut block)?;
             let lengths: Vec<u64> = wanted.iter().map(|range| range.end - range.start).collect();
             let mut at = vec![0; lengths.len()];
             if let Some(at) = at.get_mut(self.axis) {
                 *at = here.start - along.start;
             }
-            let chunk = out.get_mut(begin..).unwrap_or_default();
-            place_block(&block, &lengths, chunk, &self.chunk_shape, &at, self.fill.len());
+            place_block(&block, &lengths, &mut chunk, &self.chunk_shape, &at, self.fill.len());
         }
+        out.append(&mut codec::encode(&self.codecs, chunk)?);
         Ok(())
     }
 }
@@ -216,6 +260,7 @@ pub fn plan(
     let existing: Option<HashMap<&str, &Existing>> =
         archive.map(|all| all.iter().map(|existing| (existing.name.as_str(), existing)).collect());
     let compared_with = if archive.is_some() { "the archive" } else { "the first file" };
+    let mut rows: Vec<Option<(&str, u64)>> = vec![None; files.len()];
     for (position, array) in first.arrays.iter().enumerate() {
         let existing = existing.as_ref().map(|all| all.get(array.name.as_str()));
         let own = document_of(array)?;
@@ -247,13 +292,23 @@ pub fn plan(
             note_attributes(attributes_of(&document), attributes_of(&own), &array.name, &mut series.omissions);
             if let Some(axis) = axis {
                 let length = other.shape().get(axis).copied().unwrap_or_default();
+                // Rows belong together by their positions.
+                match rows.get_mut(file).map(|rows| *rows.get_or_insert((array.name.as_str(), length))) {
+                    Some((name, there)) if there != length => {
+                        refuse(format!("it has {length} along {dimension}, and {name} has {there}"));
+                    }
+                    _ => {}
+                }
                 parts.push(Part { file, array: place, place: end..end.saturating_add(length) });
                 end = end.saturating_add(length);
             }
         }
         match axis {
             Some(axis) => {
-                let document = if archive.is_some() { document } else { in_growing_chunks(array, document, axis, end) };
+                let document = match archive {
+                    Some(_) => document,
+                    None => in_growing_chunks(array, document, axis, &parts),
+                };
                 series.growing.push(growing(array, document, axis, start..end, parts));
             }
             None => series.fixed.push(position),
@@ -279,11 +334,24 @@ fn growing(array: &Array, mut document: Map<String, Value>, axis: usize, new: Ra
     document.insert("shape".to_owned(), json!(shape));
     let chunk_shape = chunk_shape(&document).unwrap_or_else(|| array.chunk_shape.clone());
     let fill = array.fill().to_vec();
-    Growing { name: array.name.clone(), shape, chunk_shape, axis, start: new.start, document, parts, fill }
+    let codecs = codecs(&document).map(|(_, codecs)| codecs).unwrap_or_default();
+    Growing { name: array.name.clone(), shape, chunk_shape, axis, start: new.start, document, parts, fill, codecs }
 }
 
-/// Gives a new array, `total` long along `axis`, the chunks of one that grows.
-fn in_growing_chunks(array: &Array, mut document: Map<String, Value>, axis: usize, total: u64) -> Map<String, Value> {
+/// Gives a new array, put together of `parts` along `axis`, the chunks of one that grows. Those of
+/// a file stay if they can be taken as they are, or if they are not small.
+fn in_growing_chunks(
+    array: &Array,
+    mut document: Map<String, Value>,
+    axis: usize,
+    parts: &[Part],
+) -> Map<String, Value> {
+    let length = array.chunk_shape.get(axis).copied().unwrap_or(1).max(1);
+    let are_whole = parts.iter().all(|part| (part.place.end - part.place.start).is_multiple_of(length));
+    if array.is_stored() && (are_whole || array.chunk_bytes() >= chunking::GROWING) {
+        return document;
+    }
+    let total = parts.last().map_or(0, |part| part.place.end);
     let chunk = chunking::growing_chunk(array.shape(), axis, total, array.fill().len() as u64, Sizes::USUAL);
     let grid = json!({"name": "regular", "configuration": {"chunk_shape": chunk}});
     document.insert("chunk_grid".to_owned(), grid);
@@ -377,7 +445,7 @@ fn difference(
     if own.is_some() && names.is_some_and(|names| names.iter().filter(|name| Some(*name) == own).count() > 1) {
         why.push("it has the dimension twice".to_owned());
     }
-    if codecs(archive) != codecs(file) || codecs(file).is_none() {
+    if !codecs(archive).zip(codecs(file)).is_some_and(|(archive, file)| are_like(&archive, &file)) {
         why.push(format!("codecs are {}, and {} in {compared_with}", said(file, "codecs"), said(archive, "codecs")));
     }
     let transformers = archive.get("storage_transformers").and_then(Value::as_array);
@@ -407,11 +475,29 @@ fn difference(
     why
 }
 
-/// Returns the byte order of elements that are stored as they are; none of others.
-fn codecs(document: &Map<String, Value>) -> Option<Option<&str>> {
-    let [codec] = document.get("codecs")?.as_array()?.as_slice() else { return None };
-    let name = codec.as_str().or_else(|| codec.get("name")?.as_str())?;
-    (name == "bytes").then(|| codec.get("configuration")?.get("endian")?.as_str())
+/// Returns the byte order of elements, and the codecs behind; none of an array whose chunks cannot
+/// be made here.
+fn codecs(document: &Map<String, Value>) -> Option<(Option<&str>, Vec<Codec>)> {
+    let (first, others) = document.get("codecs")?.as_array()?.split_first()?;
+    let name = first.as_str().or_else(|| first.get("name")?.as_str())?;
+    let codecs = codec::all_of(others);
+    let order = || first.get("configuration")?.get("endian")?.as_str();
+    (name == "bytes" && !codecs.contains(&Codec::Other)).then(|| (order(), codecs))
+}
+
+/// Returns true if chunks with both codecs can be in one array.
+fn are_like(one: &(Option<&str>, Vec<Codec>), other: &(Option<&str>, Vec<Codec>)) -> bool {
+    let are_all = || std::iter::zip(&one.1, &other.1).all(|(one, other)| one.is_like(*other));
+    one.0 == other.0 && one.1.len() == other.1.len() && are_all()
+}
+
+/// Returns the elements of `chunk`, which has `bytes` of them, of an array with the `zarr.json`
+/// `document`.
+///
+/// Errors: [`ErrorKind::Corrupt`] if it is not such a chunk.
+pub fn decoded(document: &Map<String, Value>, chunk: &[u8], bytes: u64) -> Result<Vec<u8>> {
+    let (_, codecs) = codecs(document).ok_or_else(|| Error::invalid("chunks that cannot be decoded here"))?;
+    codec::decode(codecs.into_iter(), chunk.to_vec(), bytes)
 }
 
 /// Returns true if both values mean the same: 1 and 1.0 do.

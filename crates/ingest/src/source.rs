@@ -73,6 +73,13 @@ impl LocalFile {
         Ok(LocalFile { opened: State::of(&file)?, file })
     }
 
+    /// Returns the number of the descriptor.
+    #[cfg(feature = "hdf5")]
+    pub(crate) fn number(&self) -> u32 {
+        use std::os::fd::AsRawFd;
+        self.file.as_raw_fd().cast_unsigned()
+    }
+
     /// Returns another descriptor of the file.
     ///
     /// Errors: if the process has too many.

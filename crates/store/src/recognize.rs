@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, ResolveFlags};
@@ -35,12 +35,15 @@ pub enum Kind {
 /// Number of the first bytes that are looked at.
 const FIRST: usize = 8;
 
+/// First bytes of an HDF5 file.
+const HDF5: &[u8; 8] = b"\x89HDF\r\n\x1a\n";
+
 /// First bytes of files, by the specifications of their formats.
 const BEGINNINGS: [(&[u8], Kind); 9] = [
     (b"CDF\x01", Kind::NetCdf),
     (b"CDF\x02", Kind::NetCdf),
     (b"CDF\x05", Kind::NetCdf),
-    (b"\x89HDF\r\n\x1a\n", Kind::Hdf5),
+    (HDF5, Kind::Hdf5),
     (b"GRIB", Kind::Grib),
     (b"II*\0", Kind::Tiff),
     (b"MM\0*", Kind::Tiff),
@@ -57,8 +60,21 @@ pub fn at(path: &Path) -> Option<Kind> {
     if !metadata.is_file() {
         return None;
     }
-    let start = first_bytes(open_regular(path)?)?;
+    let file = open_regular(path)?;
+    if has_hdf5_behind(&file) {
+        return Some(Kind::Hdf5);
+    }
+    let start = first_bytes(file)?;
     BEGINNINGS.iter().find(|(bytes, _)| start.starts_with(bytes)).map(|(_, kind)| *kind)
+}
+
+/// Returns true if an HDF5 file begins behind bytes of a user, as in files of MATLAB (HDF5
+/// specification, "Superblock").
+fn has_hdf5_behind(file: &File) -> bool {
+    /// Positions that are looked at: the user has 512 bytes or a multiple of that.
+    const POSITIONS: [u64; 4] = [512, 1024, 2048, 4096];
+    let mut bytes = [0; HDF5.len()];
+    POSITIONS.iter().any(|position| file.read_exact_at(&mut bytes, *position).is_ok() && bytes == *HDF5)
 }
 
 /// Returns what a directory is in which `is_directory` tells of a name whether it is one; none for
@@ -164,9 +180,8 @@ impl Kind {
             Kind::Zarr2 => {
                 "write it as version 3 first, with zarr-python or xarray, into a mount of a repository".to_owned()
             }
-            Kind::NetCdf | Kind::Hdf5 | Kind::Grib | Kind::Tiff => {
-                "open it with xarray, and write it into a mount of a repository".to_owned()
-            }
+            Kind::NetCdf | Kind::Hdf5 => format!("`icechunkfs import {path} REPO` makes a group of a repository of it"),
+            Kind::Grib | Kind::Tiff => "open it with xarray, and write it into a mount of a repository".to_owned(),
         };
         format!("is {}, not a repository: {next}", self.name())
     }

@@ -17,12 +17,24 @@ use self::header::{Header, Variable};
 use self::layout::Layout;
 use crate::attributes::{self, Attribute, FILL_VALUE};
 use crate::chunking::Sizes;
-use crate::element::Element;
+use crate::data::ArrayData;
+use crate::element::{ByteOrder, Element};
 use crate::plan::{Array, Omissions, Plan};
 use crate::source::Source;
 
 /// Bytes of a dimension of an array, besides its name, in the plan and in documents.
 const DIMENSION: u64 = 128;
+
+/// Returns true if `source` begins as a file of a classic format does.
+///
+/// Errors: as for reading.
+pub fn is_one(source: &dyn Source) -> Result<bool> {
+    let mut start = [0; 3];
+    if source.length() >= start.len() as u64 {
+        source.read(0, &mut start)?;
+    }
+    Ok(start == *b"CDF")
+}
 
 /// Returns the plan for the file `source`.
 ///
@@ -84,8 +96,10 @@ fn array(
         chunk_shape,
         dimension_names: dimensions().map(|dimension| dimension.name.clone()).collect(),
         attributes: attributes::convert(&variable.attributes, Some(element), &variable.name, omissions),
-        run,
         element,
+        order: ByteOrder::Big,
+        codecs: Vec::new(),
+        data: ArrayData::Plain(run),
         fill_value: fill_value(variable, element),
     })
 }

@@ -93,6 +93,9 @@ pub trait MadeChunk: std::fmt::Debug + Send + Sync {
     /// Returns the length in bytes, never 0.
     fn length(&self) -> u64;
 
+    /// Returns the bytes of memory that making it takes, besides its own.
+    fn workspace(&self) -> u64;
+
     /// Returns what it is made of, for messages.
     fn describe(&self) -> String;
 

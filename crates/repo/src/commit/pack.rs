@@ -32,6 +32,14 @@ impl Content {
         }
     }
 
+    /// Returns the bytes of memory that reading it takes, besides its own.
+    pub(super) fn workspace(&self) -> u64 {
+        match self {
+            Content::File(_) => 0,
+            Content::Made(made) => made.workspace(),
+        }
+    }
+
     /// Returns true if the file itself may become an object, without its bytes in memory.
     pub(super) fn is_file(&self) -> bool {
         matches!(self, Content::File(_))

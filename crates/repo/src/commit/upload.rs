@@ -72,7 +72,9 @@ pub(super) async fn upload(
             // Linked files need no memory of this process.
             let is_made = job.1.iter().any(|pending| !pending.content.is_file());
             let is_held = job.0 == StorageForm::Pack || is_made || storage.local_files().is_none();
-            let _permit = memory.take(if is_held { bytes } else { 0 }).await;
+            // The chunks of a job are made one after another.
+            let workspace = job.1.iter().map(|pending| pending.content.workspace()).max().unwrap_or_default();
+            let _permit = memory.take(if is_held { bytes.saturating_add(workspace) } else { 0 }).await;
             if stop.load(Ordering::Relaxed) {
                 return Ok((node, Vec::new()));
             }

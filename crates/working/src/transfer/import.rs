@@ -1,4 +1,4 @@
-//! Imports a directory of Zarr files, or a NetCDF file, as one commit.
+//! Imports a directory of Zarr files, or a NetCDF or HDF5 file, as one commit.
 //!
 //! The files are laid over the branch's tip ([`super::scan`]). The change set is detected by the
 //! rules of a mount and committed by the same engine: completely or not at all, and rebased over
@@ -29,6 +29,7 @@ use icechunkfs_base::size::counted;
 use icechunkfs_base::times::Clock;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
+use icechunkfs_ingest::apart::Reader as Apart;
 use icechunkfs_repo::commit::changes::ChangeSet;
 use icechunkfs_repo::commit::conflicts::Conflict;
 use icechunkfs_repo::commit::engine::{CommitOutcome, Engine, EngineOptions, OnConflict, Request};
@@ -160,6 +161,8 @@ pub struct ImportMeans<'a> {
     pub memory: &'a dyn Fn(u64) -> Result<Budget>,
     /// Time of the commit.
     pub clock: Clock,
+    /// Reader of files whose formats are not read in this process.
+    pub apart: &'a Apart,
 }
 
 /// Imports `sources`: one directory or file, or files that are appended one after another.
@@ -191,14 +194,14 @@ pub async fn import(
     let (scanned, left_out) = match (&options.appending, sources) {
         (Some(how), files) => {
             let Appended { scanned, host: asked, left_out, skipped } =
-                series::lay_out(&tree, &options.path, files.to_vec(), how).await?;
+                series::lay_out(&tree, &options.path, files.to_vec(), how, means.apart).await?;
             out.skipped_count = skipped.len() as u64;
             out.skipped = skipped;
             out.skipped.truncate(MAX_LISTED);
             host = Some(asked);
             (scanned, left_out)
         }
-        (None, [source]) => scan_source(source, &target, &tree, options, counters).await?,
+        (None, [source]) => scan_source(source, &target, &tree, options, means.apart, counters).await?,
         (None, _) => return Err(Error::invalid("several files need a dimension along which they follow each other")),
     };
     out.left_out_count = left_out.count;
@@ -283,17 +286,18 @@ fn other_content(source: &Path) -> String {
     }
 }
 
-/// Returns the files of `source`, a Zarr tree, or what a NetCDF file becomes, with what of it is
-/// left out.
+/// Returns the files of `source`, a Zarr tree, or what a NetCDF or HDF5 file becomes, with what of
+/// it is left out.
 async fn scan_source(
     source: &Path,
     target: &ImportTarget,
     tree: &Tree,
     options: &ImportOptions,
+    apart: &Apart,
     counters: &Arc<Counters>,
 ) -> Result<(Scanned, LeftOut)> {
     let path = source.to_owned();
-    if blocking(move || Ok(recognize::at(&path) == Some(Kind::NetCdf))).await? {
+    if blocking(move || Ok(matches!(recognize::at(&path), Some(Kind::NetCdf | Kind::Hdf5)))).await? {
         let place = planned::node_at(tree, &options.path);
         if !options.delete && place.is_some_and(|node| tree.table().array(node).is_some()) {
             return Err(Error::invalid(format!(
@@ -302,7 +306,8 @@ async fn scan_source(
             )));
         }
         let path = source.to_owned();
-        return blocking(move || planned::plan(&path)).await;
+        let apart = apart.clone();
+        return blocking(move || planned::plan(&path, &apart)).await;
     }
     let root = Arc::new(open(source, target)?);
     let count = Arc::clone(counters);

@@ -15,6 +15,7 @@ use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, Metered};
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_format::zarr::chunk_key::KeyEncoding;
+use icechunkfs_ingest::apart::Reader;
 use icechunkfs_ingest::netcdf3;
 use icechunkfs_ingest::plan::{Array, Plan};
 use icechunkfs_ingest::source::LocalFile;
@@ -49,6 +50,10 @@ impl MadeChunk for Assembled {
         self.length
     }
 
+    fn workspace(&self) -> u64 {
+        self.original.plan.arrays.get(self.array).map_or(0, Array::workspace)
+    }
+
     fn describe(&self) -> String {
         self.original.shown.clone()
     }
@@ -56,6 +61,9 @@ impl MadeChunk for Assembled {
     fn read(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
         let array = self.original.plan.arrays.get(self.array);
         let array = array.ok_or_else(|| Error::invalid("an array that the plan does not have"))?;
+        if array.is_stored() {
+            return array.read_stored(&self.original.file, &self.coords, range, out);
+        }
         append_range(range, self.length, out, |out| array.read_chunk(&self.original.file, &self.coords, out))
     }
 }
@@ -77,10 +85,11 @@ pub(super) fn append_range(
     Ok(())
 }
 
-/// Opens the file at `path` and plans what it becomes.
+/// Opens the file at `path` and plans what it becomes; `apart` reads one that is not of a classic
+/// format of NetCDF.
 ///
 /// Errors: [`ErrorKind::Corrupt`] if it is damaged; others as for reading.
-pub(super) fn open(path: &Path) -> Result<Arc<Original>> {
+pub(super) fn open(path: &Path, apart: &Reader) -> Result<Arc<Original>> {
     let shown = path.display().to_string();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::io(&shown, e.into()))?;
@@ -89,23 +98,26 @@ pub(super) fn open(path: &Path) -> Result<Arc<Original>> {
         return Err(Error::new(ErrorKind::InvalidInput, format!("{shown} is no file")));
     }
     let file = LocalFile::new(file).context(|| shown.clone())?;
-    let mut plan = netcdf3::plan(&file).context(|| shown.clone())?;
-    let Plan { arrays, omissions, .. } = &mut *plan;
-    arrays.retain(|array| match refused_name(&array.name) {
+    let planned = if netcdf3::is_one(&file)? { netcdf3::plan(&file) } else { apart.plan(&file) };
+    let mut plan = planned.context(|| shown.clone())?;
+    let Plan { groups, arrays, omissions, .. } = &mut *plan;
+    let mut is_allowed = |path: &str| match path.split('/').find_map(refused_name) {
         Some(why) => {
-            omissions.add(|| array.name.clone(), format!("left out: {why}"));
+            omissions.add(|| path.to_owned(), format!("left out: {why}"));
             false
         }
         None => true,
-    });
+    };
+    groups.retain(|group| is_allowed(&group.path));
+    arrays.retain(|array| is_allowed(&array.name));
     Ok(Arc::new(Original { file, shown, plan }))
 }
 
 /// Opens the file at `path` and plans what it becomes. Also returns what is not as in the file.
 ///
 /// Errors: as for [`open`].
-pub(super) fn plan(path: &Path) -> Result<(Scanned, LeftOut)> {
-    lay_out(&open(path)?)
+pub(super) fn plan(path: &Path, apart: &Reader) -> Result<(Scanned, LeftOut)> {
+    lay_out(&open(path, apart)?)
 }
 
 /// Lays the nodes and chunks of the plan out as files.
@@ -117,6 +129,10 @@ fn lay_out(original: &Arc<Original>) -> Result<(Scanned, LeftOut)> {
     let mut scanned = Scanned::empty(Arc::new(original.file.descriptor()?));
     let mut meter = Meter::new("the chunks of an import");
     scanned.add(ZARR_JSON, ScannedFile::Document(plan.document()?.into()));
+    // What the branch has beside the arrays of a group stays.
+    for group in &plan.groups {
+        scanned.add_over(&format!("{}/{ZARR_JSON}", group.path), ScannedFile::Document(group.document()?.into()));
+    }
     for (position, array) in plan.arrays.iter().enumerate() {
         add_array(&mut scanned, position, array, original, &mut meter)?;
     }
@@ -155,6 +171,12 @@ fn refused_name(name: &str) -> Option<&'static str> {
     }
 }
 
+/// Returns the chunk at `coords` of the array at position `array` of the plan, which is stored in
+/// `length` bytes.
+pub(super) fn chunk_of(original: &Arc<Original>, array: usize, coords: Coords, length: u64) -> Arc<dyn MadeChunk> {
+    Arc::new(Assembled { original: Arc::clone(original), array, coords, length })
+}
+
 pub(super) fn add_array(
     scanned: &mut Scanned,
     position: usize,
@@ -164,14 +186,17 @@ pub(super) fn add_array(
 ) -> Result<()> {
     let name = &array.name;
     scanned.add(&format!("{name}/{ZARR_JSON}"), ScannedFile::Document(Bytes::from(array.document()?)));
-    let length = array.chunk_bytes();
-    for coords in Places::of_grid(array.grid()?) {
+    let mut add = |(coords, length): (Coords, u64)| {
         meter.count(CHUNK_COST)?;
         let key = KeyEncoding::default().key(&coords);
-        let made = Assembled { original: Arc::clone(original), array: position, coords, length };
-        scanned.add(&format!("{name}/{key}"), ScannedFile::Chunk(Arc::new(made)));
+        let made = chunk_of(original, position, coords, length);
+        scanned.add(&format!("{name}/{key}"), ScannedFile::Chunk(made));
+        Ok(())
+    };
+    match array.stored_chunks(&original.file)? {
+        Some(stored) => stored.into_iter().try_for_each(add),
+        None => Places::of_grid(array.grid()?).try_for_each(|coords| add((coords, array.chunk_bytes()))),
     }
-    Ok(())
 }
 
 /// Returns the node at `path` of `tree`, names with slashes between; none if there is none.

@@ -347,8 +347,7 @@ impl Scanned {
             if let (Some(TreePlace::Directory(node)), true, false) = (&lower, *replaces, delete)
                 && is_group(tree, *node)
             {
-                let why = "the branch has a group here, and an array cannot take its place: import to another --path"
-                    .to_owned();
+                let why = GROUP_IN_PLACE.to_owned();
                 clashes.push(SkippedPath { path: printable::text(place), why });
             }
             let mut entries = BTreeMap::new();

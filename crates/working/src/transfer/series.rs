@@ -26,6 +26,7 @@ use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot::{NodeData, Snapshot};
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_format::zarr::chunk_key::KeyEncoding;
+use icechunkfs_ingest::apart::Reader;
 use icechunkfs_ingest::coordinate::{self, Between, Coordinate, Order};
 use icechunkfs_ingest::plan::{Array, Plan};
 use icechunkfs_ingest::series::{self, Existing, Growing, Refusal, Series};
@@ -60,6 +61,10 @@ struct Files {
 }
 
 impl Files {
+    fn plans(&self) -> Vec<&Plan> {
+        self.originals.iter().map(|original| &*original.plan).collect()
+    }
+
     fn with_plans(&self) -> Vec<(&Plan, &dyn Source)> {
         self.originals.iter().map(|original| (&*original.plan, &original.file as &dyn Source)).collect()
     }
@@ -73,11 +78,44 @@ struct AppendedChunk {
     coords: Coords,
     /// The array in the archive, if the chunk has elements of that.
     earlier: Option<NodeIndex>,
+    /// Bytes as it is stored.
+    length: u64,
+    /// Bytes of memory that making it takes.
+    workspace: u64,
+}
+
+impl AppendedChunk {
+    fn new(files: &Arc<Files>, array: &Arc<Growing>, coords: Coords, earlier: Option<NodeIndex>) -> Self {
+        let length = array.chunk_bytes();
+        let workspace = array.workspace(&files.plans());
+        AppendedChunk { files: Arc::clone(files), array: Arc::clone(array), coords, earlier, length, workspace }
+    }
+
+    /// Returns the chunk with its length, which only making it tells if it is compressed.
+    fn measured(self) -> Result<Self> {
+        if !self.array.is_coded() {
+            return Ok(self);
+        }
+        let mut made = Vec::new();
+        self.make(&mut made)?;
+        Ok(AppendedChunk { length: made.len() as u64, ..self })
+    }
+
+    fn make(&self, out: &mut Vec<u8>) -> Result<()> {
+        let bound = Bound::of(&self.array);
+        let stored = |node| self.files.runtime.block_on(stored_chunk(&self.files.tree, node, &self.coords, bound));
+        let earlier = self.earlier.map(stored).transpose()?.flatten();
+        self.array.read_chunk(&self.files.with_plans(), &self.coords, earlier.as_deref(), out)
+    }
 }
 
 impl MadeChunk for AppendedChunk {
     fn length(&self) -> u64 {
-        self.array.chunk_bytes()
+        self.length
+    }
+
+    fn workspace(&self) -> u64 {
+        self.workspace
     }
 
     fn is_new(&self) -> bool {
@@ -89,24 +127,44 @@ impl MadeChunk for AppendedChunk {
     }
 
     fn read(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
-        append_range(range, self.length(), out, |out| {
-            let stored =
-                |node| self.files.runtime.block_on(stored_chunk(&self.files.tree, node, &self.coords, self.length()));
-            let earlier = self.earlier.map(stored).transpose()?.flatten();
-            self.array.read_chunk(&self.files.with_plans(), &self.coords, earlier.as_deref(), out)
-        })
+        append_range(range, self.length(), out, |out| self.make(out))
     }
 }
 
-/// Reads a chunk of the archive, of `length` bytes; none if it is not stored.
+/// Bytes that a chunk of an archive may have.
+#[derive(Clone, Copy)]
+enum Bound {
+    Exactly(u64),
+    /// Compressed ones may be a little longer than their elements.
+    UpTo(u64),
+}
+
+impl Bound {
+    fn of(array: &Growing) -> Self {
+        Bound::new(array.chunk_bytes(), array.is_coded())
+    }
+
+    fn new(bytes: u64, is_coded: bool) -> Self {
+        /// Bytes that a codec may add, besides a part of the length.
+        const MORE: u64 = 1 << 10;
+        let longer = bytes.saturating_add(bytes / 8).saturating_add(MORE);
+        if is_coded { Bound::UpTo(longer) } else { Bound::Exactly(bytes) }
+    }
+}
+
+/// Reads a chunk of the archive, of so many bytes; none if it is not stored.
 ///
-/// Errors: [`ErrorKind::Corrupt`] if it has another length.
-async fn stored_chunk(tree: &Arc<Tree>, node: NodeIndex, coords: &[u32], length: u64) -> Result<Option<Bytes>> {
+/// Errors: [`ErrorKind::Corrupt`] if it has others.
+async fn stored_chunk(tree: &Arc<Tree>, node: NodeIndex, coords: &[u32], bound: Bound) -> Result<Option<Bytes>> {
     let Some(payload) = tree.payload_at(node, coords).await? else { return Ok(None) };
     // Before there is memory for it.
-    if payload.length() != length {
+    let wrong = match bound {
+        Bound::Exactly(bytes) => (payload.length() != bytes).then(|| format!("not {bytes}")),
+        Bound::UpTo(bytes) => (payload.length() > bytes).then(|| format!("more than {bytes}")),
+    };
+    if let Some(wrong) = wrong {
         let path = tree.table().path(node);
-        return Err(Error::corrupt(format!("{path}: chunk {coords:?} has {} bytes, not {length}", payload.length())));
+        return Err(Error::corrupt(format!("{path}: chunk {coords:?} has {} bytes, {wrong}", payload.length())));
     }
     tree.reader().read_payload(&payload).await.map(Some)
 }
@@ -162,11 +220,24 @@ pub(super) struct Appended {
 ///
 /// Errors: [`ErrorKind::InvalidInput`] if a file does not fit, with the reasons; others as for
 /// reading.
-pub(super) async fn lay_out(tree: &Arc<Tree>, path: &str, files: Vec<PathBuf>, how: &Appending) -> Result<Appended> {
+pub(super) async fn lay_out(
+    tree: &Arc<Tree>,
+    path: &str,
+    files: Vec<PathBuf>,
+    how: &Appending,
+    apart: &Reader,
+) -> Result<Appended> {
     raise_file_limit();
-    let mut originals =
-        blocking(move || files.iter().map(|file| planned::open(file)).collect::<Result<Vec<_>>>()).await?;
+    let apart = apart.clone();
+    let open = move || files.iter().map(|file| planned::open(file, &apart)).collect::<Result<Vec<_>>>();
+    let mut originals = blocking(open).await?;
     let Some(first) = originals.first() else { return Err(Error::invalid("no file is to be appended")) };
+    if let Some(nested) = originals.iter().find(|original| !original.plan.groups.is_empty()) {
+        return Err(Error::invalid(format!(
+            "{}: it has groups, and only files without are appended: open each group with xarray, and append it in a mount",
+            nested.shown
+        )));
+    }
     let scanned = Scanned::empty(Arc::new(first.file.descriptor()?));
     let archive = Archive::at(tree, path)?;
     let existing = archive.arrays.as_deref();
@@ -193,7 +264,7 @@ pub(super) async fn lay_out(tree: &Arc<Tree>, path: &str, files: Vec<PathBuf>, h
     }
     check_fixed(&originals, &found.fixed, &archive).await?;
     let files = Arc::new(Files { originals, tree: Arc::clone(tree), runtime: Handle::current() });
-    let scanned = archive.over(scanned, &files, found)?;
+    let scanned = archive.over(scanned, &files, found).await?;
     Ok(Appended { scanned, host, left_out, skipped })
 }
 
@@ -257,8 +328,9 @@ impl<'a> Archive<'a> {
         meter.count(bytes_of_all.saturating_add(array.chunk_bytes()))?;
         let mut bytes = Vec::new();
         for chunk in 0..*chunks {
-            match stored_chunk(self.tree, node, &[chunk], array.chunk_bytes()).await? {
-                Some(stored) => bytes.extend_from_slice(&stored),
+            let bound = Bound::new(array.chunk_bytes(), array.is_coded());
+            match stored_chunk(self.tree, node, &[chunk], bound).await? {
+                Some(stored) => bytes.append(&mut series::decoded(&existing.document, &stored, array.chunk_bytes())?),
                 None => return Err(Error::invalid(format!("{dimension}: the archive lacks chunk {chunk} of it"))),
             }
         }
@@ -275,7 +347,7 @@ impl<'a> Archive<'a> {
     }
 
     /// Lays `series` out over the group.
-    fn over(&self, mut scanned: Scanned, files: &Arc<Files>, series: Series) -> Result<Scanned> {
+    async fn over(&self, mut scanned: Scanned, files: &Arc<Files>, series: Series) -> Result<Scanned> {
         let mut meter = Meter::new("the chunks of an import");
         let Some(first) = files.originals.first() else { return Ok(scanned) };
         if self.arrays.is_none() {
@@ -303,13 +375,33 @@ impl<'a> Archive<'a> {
                 meter.count(CHUNK_COST)?;
                 let key = encoding.key(&coords);
                 let earlier = node.filter(|_| array.has_earlier(&coords));
-                let made = AppendedChunk { files: Arc::clone(files), array: Arc::clone(&array), coords, earlier };
-                scanned.add_over(&format!("{}/{key}", array.name), ScannedFile::Chunk(Arc::new(made)));
+                if let Some(made) = chunk(files, &array, coords, earlier).await? {
+                    scanned.add_over(&format!("{}/{key}", array.name), ScannedFile::Chunk(made));
+                }
             }
         }
         scanned.hold(meter.into());
         Ok(scanned)
     }
+}
+
+/// Returns the chunk at `coords`: one of a file as it is, or one that is made of elements; none if
+/// a file has nothing there.
+async fn chunk(
+    files: &Arc<Files>,
+    array: &Arc<Growing>,
+    coords: Coords,
+    earlier: Option<NodeIndex>,
+) -> Result<Option<Arc<dyn MadeChunk>>> {
+    let whole = array.whole_chunk(&files.plans(), &coords).filter(|_| earlier.is_none());
+    let found = whole.and_then(|whole| Some((files.originals.get(whole.file)?, whole)));
+    let Some((original, whole)) = found else {
+        let made = AppendedChunk::new(files, array, coords, earlier);
+        return Ok(Some(Arc::new(blocking(move || made.measured()).await?)));
+    };
+    let of_file = original.plan.arrays.get(whole.array).ok_or_else(|| Error::invalid("an array of no file"))?;
+    let length = of_file.stored_length(&original.file, &whole.coords)?;
+    Ok(length.map(|length| planned::chunk_of(original, whole.array, whole.coords, length)))
 }
 
 /// Plans the series. Fails with all reasons why files do not fit.
@@ -463,8 +555,11 @@ fn differs(file: &str, name: &str, other: &str) -> Error {
 async fn check_stored(original: &Arc<Original>, array: &Array, archive: &Archive<'_>, node: NodeIndex) -> Result<()> {
     let Some(existing) = archive.existing(&array.name) else { return Ok(()) };
     let like = Arc::new(array.in_chunks_of(&existing.document)?);
-    for coords in Places::of_grid(like.grid()?) {
-        let stored = stored_chunk(archive.tree, node, &coords, like.chunk_bytes()).await?;
+    for coords in Places::of_grid(like.comparable_grid()?) {
+        let bound = Bound::new(like.chunk_bytes(), like.is_coded());
+        let stored = stored_chunk(archive.tree, node, &coords, bound).await?;
+        let decoded = |stored: Bytes| series::decoded(&existing.document, &stored, like.chunk_bytes());
+        let stored = stored.map(decoded).transpose()?;
         let file = Arc::clone(original);
         let own = Arc::clone(&like);
         let is_same = blocking(move || {

@@ -1,0 +1,364 @@
+//! A process of its own for formats whose readers were not made for hostile files.
+//!
+//! The process has the file, and a pipe for the answer: no other descriptor, no environment, and
+//! once it has begun to read no right to open, to connect, or to start anything. Its memory and its
+//! time are bounded. What it answers is checked as if the file had said it.
+
+use std::ffi::OsString;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::memory::{Meter, Metered};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
+
+use crate::data::{ArrayData, ChunkPlace};
+use crate::plan::{MAX_CHUNKS, Plan};
+use crate::source::{LocalFile, Source};
+
+/// Bytes of address space: the index of two million chunks takes half of it.
+const MEMORY: u64 = 1 << 30;
+/// Seconds of processor time: 100,000 chunks take 0.04.
+const SECONDS: u64 = 60;
+/// Time after which the process is ended: the disk may be slow.
+const PATIENCE: Duration = Duration::from_mins(10);
+/// Most bytes of the plan without its chunks.
+const MAX_TEXT: u64 = 128 << 20;
+/// Memory of the values that a byte of the plan's text may be: `0,` becomes one of 32 bytes.
+const VALUES: u64 = 16;
+/// Time that the process has to end after its answer.
+const END: Duration = Duration::from_secs(5);
+
+/// Program that reads a file apart: this one, with the words that make it do so.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    /// Path of the program.
+    pub program: PathBuf,
+    /// Its words.
+    pub words: Vec<OsString>,
+}
+
+/// Answer of the process, without the chunks.
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    /// The plan. The chunks of its arrays follow.
+    Plan(Plan),
+    /// Fault of the file, for display.
+    Wrong(String),
+}
+
+impl Reader {
+    /// Returns the plan for `file`.
+    ///
+    /// Errors: [`ErrorKind::Corrupt`] if the file is damaged, or if its reader fails.
+    pub fn plan(&self, file: &LocalFile) -> Result<Metered<Plan>> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.words).env_clear().current_dir("/");
+        command.stdin(Stdio::from(file.descriptor()?)).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|e| Error::io(format!("starting {}", self.program.display()), e))?;
+        let pipe = child.stdout.take().ok_or_else(|| Error::invalid("a process without a pipe"));
+        let answer = pipe.and_then(|pipe| {
+            let until = Instant::now().checked_add(PATIENCE);
+            read_answer(&mut BufReader::new(Timed { pipe, until }))
+        });
+        let status = end(&mut child)?;
+        let plan = match answer {
+            Ok(plan) => plan,
+            // The answer ends where the process has.
+            Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) && !status.success() => {
+                return Err(ended(status));
+            }
+            Err(error) => return Err(error),
+        };
+        // Fails if the file has changed meanwhile.
+        file.read(0, &mut [])?;
+        plan.check(file.length()).context(|| "the plan for the file")?;
+        Ok(plan)
+    }
+}
+
+/// Returns the status of the process, which has answered or never will.
+fn end(child: &mut Child) -> Result<ExitStatus> {
+    /// Time between two looks.
+    const LOOK: Duration = Duration::from_millis(5);
+    let failed = |e| Error::io("the reader of the file", e);
+    let mut waited = Duration::ZERO;
+    while waited < END {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            return Ok(status);
+        }
+        std::thread::sleep(LOOK);
+        waited = waited.saturating_add(LOOK);
+    }
+    child.kill().and_then(|()| child.wait()).map_err(failed)
+}
+
+fn ended(status: ExitStatus) -> Error {
+    let how = match status.signal() {
+        Some(signal) => format!("signal {signal} ended it"),
+        None => status.to_string(),
+    };
+    Error::corrupt(format!(
+        "the process that reads the file failed ({how}): a file is read with at most {} MiB of memory, and {SECONDS} s \
+         of processor time",
+        MEMORY >> 20
+    ))
+}
+
+/// Pipe of the process, until it has had its time.
+struct Timed {
+    pipe: ChildStdout,
+    until: Option<Instant>,
+}
+
+impl Read for Timed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut waiting = [PollFd::new(&self.pipe, PollFlags::IN)];
+        match poll(&mut waiting, timeout.as_ref()) {
+            Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => self.pipe.read(into),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn read_answer(pipe: &mut impl Read) -> Result<Metered<Plan>> {
+    let mut meter = Meter::new("the plan of an import");
+    let length = number(pipe)?;
+    if length > MAX_TEXT {
+        return Err(Error::new(ErrorKind::Unsupported, "more attributes than a file may have"));
+    }
+    meter.count(length.saturating_mul(VALUES))?;
+    let answer = serde_json::from_reader(pipe.by_ref().take(length));
+    let answer = answer.map_err(|e| Error::with_source(ErrorKind::Corrupt, "the plan for the file", e))?;
+    let mut plan = match answer {
+        Answer::Plan(plan) => plan,
+        Answer::Wrong(message) => return Err(Error::corrupt(message)),
+    };
+    let mut left = MAX_CHUNKS;
+    for array in &mut plan.arrays {
+        let ArrayData::Stored(stored) = &mut array.data else { continue };
+        let count = number(pipe)?;
+        left = left.checked_sub(count).ok_or_else(|| Error::corrupt(format!("more than {MAX_CHUNKS} chunks")))?;
+        meter.count_items::<ChunkPlace>(usize::try_from(count).unwrap_or(usize::MAX))?;
+        for _ in 0..count {
+            let [position, offset, length, mask] = [number(pipe)?, number(pipe)?, number(pipe)?, number(pipe)?];
+            stored.chunks.push(ChunkPlace { position, offset, length, mask });
+        }
+    }
+    Ok(meter.finish(plan))
+}
+
+fn number(pipe: &mut impl Read) -> Result<u64> {
+    let mut bytes = [0; 8];
+    pipe.read_exact(&mut bytes).map_err(|e| Error::io("the reader of the file", e))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn write_answer(pipe: &mut impl Write, answer: &Answer) -> Result<()> {
+    let failed = |e| Error::io("the answer", e);
+    let text = serde_json::to_vec(answer);
+    let text = text.map_err(|e| Error::with_source(ErrorKind::InvalidInput, "the answer", e))?;
+    pipe.write_all(&(text.len() as u64).to_le_bytes()).and_then(|()| pipe.write_all(&text)).map_err(failed)?;
+    let Answer::Plan(plan) = answer else { return pipe.flush().map_err(failed) };
+    for array in &plan.arrays {
+        let ArrayData::Stored(stored) = &array.data else { continue };
+        pipe.write_all(&(stored.chunks.len() as u64).to_le_bytes()).map_err(failed)?;
+        for ChunkPlace { position, offset, length, mask } in &stored.chunks {
+            for number in [position, offset, length, mask] {
+                pipe.write_all(&number.to_le_bytes()).map_err(failed)?;
+            }
+        }
+    }
+    pipe.flush().map_err(failed)
+}
+
+/// Reads the file on standard input, and writes the answer to standard output: the other side of
+/// [`Reader::plan`]. The process cannot do anything else from then on.
+///
+/// Errors: if the limits cannot be set, or the answer not be written.
+pub fn serve() -> Result<()> {
+    let open =
+        || LocalFile::new(io::stdin().as_fd().try_clone_to_owned().map_err(|e| Error::io("the file", e))?.into());
+    let confined = open().and_then(|file| confine(&file).map(|()| file));
+    let answer = match confined.and_then(read) {
+        Ok(plan) => Answer::Plan(plan.into_inner()),
+        Err(error) => Answer::Wrong(error.to_string()),
+    };
+    write_answer(&mut BufWriter::new(io::stdout().lock()), &answer)
+}
+
+#[cfg(not(feature = "hdf5"))]
+fn read(_: LocalFile) -> Result<Metered<Plan>> {
+    Err(Error::new(ErrorKind::Unsupported, "this icechunkfs was built without the feature `import`, and reads no HDF5"))
+}
+
+#[cfg(not(feature = "hdf5"))]
+fn confine(_: &LocalFile) -> Result<()> {
+    Ok(())
+}
+
+#[cfg(feature = "hdf5")]
+fn read(file: LocalFile) -> Result<Metered<Plan>> {
+    crate::hdf5::plan(file)
+}
+
+/// Bounds what the process takes, and forbids it to do anything but compute, read `file` and write
+/// to standard output.
+#[cfg(feature = "hdf5")]
+fn confine(file: &LocalFile) -> Result<()> {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let bound = |resource, most| {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        setrlimit(resource, limit).map_err(|e| Error::io("a limit for the reader of a file", e.into()))
+    };
+    bound(Resource::As, MEMORY)?;
+    bound(Resource::Cpu, SECONDS)?;
+    bound(Resource::Core, 0)?;
+    let forbidden = |error: seccompiler::Error| {
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("the system calls of the reader of a file cannot be bounded: {error}"),
+        )
+    };
+    let program = calls(file.number()).map_err(|error| forbidden(error.into()))?;
+    seccompiler::apply_filter_all_threads(&program).map_err(forbidden)
+}
+
+/// Returns the filter of system calls: what an allocator and the library need, reading descriptor
+/// `file`, and writing to standard output.
+#[cfg(feature = "hdf5")]
+fn calls(file: u32) -> std::result::Result<seccompiler::BpfProgram, seccompiler::BackendError> {
+    use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
+    const STANDARD_OUTPUT: u32 = 1;
+    const ALLOWED: [libc::c_long; 18] = [
+        libc::SYS_brk,
+        libc::SYS_clock_gettime,
+        libc::SYS_close,
+        libc::SYS_exit,
+        libc::SYS_exit_group,
+        libc::SYS_fstat,
+        libc::SYS_futex,
+        libc::SYS_getrandom,
+        libc::SYS_madvise,
+        libc::SYS_mmap,
+        libc::SYS_mprotect,
+        libc::SYS_mremap,
+        libc::SYS_munmap,
+        libc::SYS_rt_sigaction,
+        libc::SYS_rt_sigprocmask,
+        libc::SYS_rt_sigreturn,
+        libc::SYS_sched_yield,
+        libc::SYS_sigaltstack,
+    ];
+    let of = |call, descriptor: u32| {
+        let is_it = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, descriptor.into())?;
+        Ok((call, vec![SeccompRule::new(vec![is_it])?]))
+    };
+    let bound = [(libc::SYS_pread64, file), (libc::SYS_statx, file), (libc::SYS_write, STANDARD_OUTPUT)];
+    let bound: Vec<_> = bound.into_iter().map(|(call, descriptor)| of(call, descriptor)).collect::<Result<_, _>>()?;
+    let rules = ALLOWED.into_iter().map(|call| (call, Vec::new())).chain(bound).collect();
+    // A call that is not allowed fails; a C library tries some that it can do without.
+    let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+    SeccompFilter::new(rules, refused, SeccompAction::Allow, std::env::consts::ARCH.try_into()?)?.try_into()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::data::Stored;
+    use crate::element::{ByteOrder, Element};
+    use crate::plan::Array;
+
+    fn answer(chunks: u64) -> Vec<u8> {
+        let place = |position| ChunkPlace { position, offset: 10 * position, length: 10, mask: 0 };
+        let stored = Stored {
+            shape: vec![chunks],
+            chunk_shape: vec![1],
+            fill: vec![0],
+            filters: Vec::new(),
+            converted: None,
+            chunks: (0..chunks).map(place).collect(),
+        };
+        let array = Array {
+            name: "a".to_owned(),
+            chunk_shape: vec![1],
+            dimension_names: vec!["x".to_owned()],
+            attributes: serde_json::Map::new(),
+            element: Element::UInt8,
+            order: ByteOrder::Little,
+            codecs: Vec::new(),
+            data: ArrayData::Stored(stored),
+            fill_value: (0.into(), vec![0]),
+        };
+        let plan = Plan { arrays: vec![array], ..Plan::default() };
+        let mut out = Vec::new();
+        write_answer(&mut out, &Answer::Plan(plan)).unwrap();
+        out
+    }
+
+    #[cfg(feature = "hdf5")]
+    #[test]
+    fn a_reader_can_do_nothing_but_read_and_answer() {
+        use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address: SocketAddr = listener.local_addr().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let other = tempfile::tempfile().unwrap();
+        let file = LocalFile::new(file).unwrap();
+        let program = calls(file.number()).unwrap();
+        // The rules are those of one thread.
+        let refused = std::thread::spawn(move || {
+            seccompiler::apply_filter(&program).unwrap();
+            assert!(file.read(0, &mut []).is_ok());
+            [
+                (&other).write(b"x").is_err(),
+                std::fs::File::open("/etc/passwd").is_err(),
+                std::fs::write("/tmp/icechunkfs-reader", "").is_err(),
+                std::fs::remove_file("/tmp/icechunkfs-reader").is_err(),
+                TcpStream::connect(address).is_err(),
+                UdpSocket::bind("127.0.0.1:0").is_err(),
+                Command::new("/bin/true").status().is_err(),
+            ]
+        });
+        assert_eq!(refused.join().unwrap(), [true; 7]);
+        assert!(std::fs::File::open("/etc/passwd").is_ok());
+    }
+
+    #[test]
+    fn an_answer_is_read_as_it_was_written() {
+        let plan = read_answer(&mut answer(3).as_slice()).unwrap();
+        let file = crate::source::testing::Bytes(vec![0; 30]);
+        let chunks = plan.arrays.first().unwrap().stored_chunks(&file).unwrap().unwrap();
+        assert_eq!(chunks.len(), 3);
+        plan.check(30).unwrap();
+        assert!(plan.check(29).is_err());
+        let mut wrong = Vec::new();
+        write_answer(&mut wrong, &Answer::Wrong("a fault".to_owned())).unwrap();
+        assert_eq!(read_answer(&mut wrong.as_slice()).unwrap_err().to_string(), "a fault");
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_or_claims_too_much_is_refused() {
+        let whole = answer(3);
+        for length in 0..whole.len() {
+            assert!(read_answer(&mut whole.get(..length).unwrap()).is_err(), "{length}");
+        }
+        let mut long = u64::MAX.to_le_bytes().to_vec();
+        long.extend(b"{}");
+        assert!(read_answer(&mut long.as_slice()).unwrap_err().to_string().contains("more attributes"));
+        // The number of chunks is that of a larger file.
+        let mut many = whole.clone();
+        let at = many.len() - 3 * 32 - 8;
+        many.splice(at..at + 8, (MAX_CHUNKS + 1).to_le_bytes());
+        assert!(read_answer(&mut many.as_slice()).unwrap_err().to_string().contains("chunks"));
+    }
+}

@@ -1,0 +1,218 @@
+//! Codecs of chunks, as far as chunks are made here: when files are put together, or where the
+//! filters of a file are not the codecs of an array.
+
+use std::io::{Read, Write};
+
+use flate2::Compression;
+use flate2::read::ZlibDecoder;
+use flate2::write::ZlibEncoder;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Bytes that a filter may add to a chunk: a checksum has four.
+const ADDED: u64 = 64;
+
+/// Codec of chunks, or filter of HDF5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Codec {
+    /// Bytes of elements of this size, the first ones of all, then the second ones.
+    Shuffle(u32),
+    /// Data of zlib, made with this level.
+    Zlib(u32),
+    /// Fletcher's checksum of 32 bits behind the bytes.
+    Checksum,
+    /// One that cannot be undone here.
+    Other,
+}
+
+impl Codec {
+    /// Returns the codec that a `zarr.json` has as `document`.
+    pub(crate) fn parse(document: &Value) -> Self {
+        let number =
+            |name: &str| document.get("configuration")?.get(name)?.as_u64().and_then(|n| u32::try_from(n).ok());
+        let found = match document.get("name").and_then(Value::as_str) {
+            Some("numcodecs.shuffle") => number("elementsize").filter(|size| *size > 0).map(Codec::Shuffle),
+            Some("numcodecs.zlib") => number("level").filter(|level| *level <= 9).map(Codec::Zlib),
+            _ => None,
+        };
+        found.unwrap_or(Codec::Other)
+    }
+
+    /// Returns true if chunks of both can be in one array: the level is that of the writer alone.
+    pub(crate) fn is_like(self, other: Codec) -> bool {
+        match (self, other) {
+            (Codec::Zlib(_), Codec::Zlib(_)) => true,
+            (Codec::Other, _) => false,
+            (one, other) => one == other,
+        }
+    }
+
+    /// Undoes the codec for a chunk that has `most` bytes in the end.
+    ///
+    /// Errors: [`ErrorKind::Corrupt`] if the bytes are not of it, or too many.
+    fn decode(self, bytes: Vec<u8>, most: u64) -> Result<Vec<u8>> {
+        match self {
+            Codec::Shuffle(size) => Ok(unshuffled(&bytes, size as usize)),
+            Codec::Checksum => {
+                let (chunk, checksum) =
+                    bytes.split_last_chunk().ok_or_else(|| Error::corrupt("a chunk without data"))?;
+                let [a, b, c, d] = *checksum;
+                // HDF5 wrote the bytes of each half in the other order before version 1.6.3.
+                let stored = [checksum, &[b, a, d, c]].map(|bytes| u32::from_le_bytes(*bytes));
+                if !stored.contains(&fletcher32(chunk)) {
+                    return Err(Error::corrupt("the checksum of a chunk is wrong"));
+                }
+                Ok(chunk.to_vec())
+            }
+            Codec::Zlib(_) => {
+                let mut out = Vec::new();
+                let most = most.saturating_add(ADDED);
+                let read = ZlibDecoder::new(&*bytes).take(most.saturating_add(1)).read_to_end(&mut out);
+                match read {
+                    Ok(_) if out.len() as u64 <= most => Ok(out),
+                    Ok(_) => Err(Error::corrupt("a chunk that is longer than its array's chunks")),
+                    Err(error) => Err(Error::with_source(ErrorKind::Corrupt, "a chunk of zlib", error)),
+                }
+            }
+            Codec::Other => Err(Error::new(ErrorKind::Unsupported, "a codec that cannot be undone here")),
+        }
+    }
+
+    fn encode(self, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        match self {
+            Codec::Shuffle(size) => Ok(shuffled(&bytes, size as usize)),
+            Codec::Zlib(level) => {
+                let mut encoder = ZlibEncoder::new(Vec::new(), Compression::new(level));
+                encoder.write_all(&bytes).and_then(|()| encoder.finish()).map_err(|e| Error::io("a chunk of zlib", e))
+            }
+            Codec::Checksum | Codec::Other => Err(Error::new(ErrorKind::Unsupported, "a codec that is not made here")),
+        }
+    }
+}
+
+/// Returns the codecs that a `zarr.json` has behind that of elements.
+pub(crate) fn all_of(documents: &[Value]) -> Vec<Codec> {
+    documents.iter().map(Codec::parse).collect()
+}
+
+/// Undoes `codecs`, the last one first, for a chunk of `most` bytes.
+///
+/// Errors: [`ErrorKind::Corrupt`] if the bytes are not such a chunk.
+pub(crate) fn decode(codecs: impl DoubleEndedIterator<Item = Codec>, bytes: Vec<u8>, most: u64) -> Result<Vec<u8>> {
+    let chunk = codecs.rev().try_fold(bytes, |bytes, codec| codec.decode(bytes, most))?;
+    if chunk.len() as u64 != most {
+        return Err(Error::corrupt(format!("a chunk of {} bytes, not {most}", chunk.len())));
+    }
+    Ok(chunk)
+}
+
+/// Applies `codecs`.
+///
+/// Errors: [`ErrorKind::Unsupported`] if one is not made here.
+pub(crate) fn encode(codecs: &[Codec], bytes: Vec<u8>) -> Result<Vec<u8>> {
+    codecs.iter().try_fold(bytes, |bytes, codec| codec.encode(bytes))
+}
+
+/// Bytes behind the last whole element stay where they are, as HDF5 has it.
+fn shuffled(bytes: &[u8], size: usize) -> Vec<u8> {
+    let count = bytes.len() / size.max(1);
+    let (whole, rest) = bytes.split_at(count * size.max(1));
+    let mut out = Vec::with_capacity(bytes.len());
+    for place in 0..size.max(1) {
+        out.extend(whole.iter().skip(place).step_by(size.max(1)));
+    }
+    out.extend_from_slice(rest);
+    out
+}
+
+fn unshuffled(bytes: &[u8], size: usize) -> Vec<u8> {
+    let size = size.max(1);
+    let count = bytes.len() / size;
+    let (whole, rest) = bytes.split_at(count * size);
+    let mut out = vec![0; whole.len()];
+    for (place, column) in whole.chunks_exact(count.max(1)).enumerate() {
+        out.iter_mut().skip(place).step_by(size).zip(column).for_each(|(to, from)| *to = *from);
+    }
+    out.extend_from_slice(rest);
+    out
+}
+
+/// Returns the checksum that HDF5 puts behind a chunk: of big-endian words of 16 bits, of which an
+/// odd byte is the first half of one more.
+fn fletcher32(bytes: &[u8]) -> u32 {
+    /// Bytes after which sums of 32 bits may be at their end.
+    const AT_ONCE: usize = 2 * 360;
+    let folded = |sum: u32| (sum & 0xffff) + (sum >> 16);
+    let [mut one, mut two] = [0_u32; 2];
+    for block in bytes.chunks(AT_ONCE) {
+        for word in block.chunks(2) {
+            let low = word.get(1).copied().unwrap_or_default();
+            one += u32::from(u16::from_be_bytes([word.first().copied().unwrap_or_default(), low]));
+            two += one;
+        }
+        [one, two] = [folded(one), folded(two)];
+    }
+    [one, two] = [folded(one), folded(two)];
+    two << 16 | one
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let bytes: Vec<u8> = (0..=255).cycle().take(1003).collect();
+        for codecs in [vec![], vec![Codec::Shuffle(4)], vec![Codec::Zlib(6)], vec![Codec::Shuffle(8), Codec::Zlib(1)]] {
+            let encoded = encode(&codecs, bytes.clone()).unwrap();
+            let decode = |bytes: Vec<u8>, most| decode(codecs.iter().copied(), bytes, most);
+            assert_eq!(decode(encoded.clone(), 1003).unwrap(), bytes, "{codecs:?}");
+            assert!(decode(encoded.clone(), 1004).is_err() && decode(encoded, 900).is_err(), "{codecs:?}");
+        }
+        assert!(encode(&[Codec::Other], bytes.clone()).is_err());
+        assert!(decode([Codec::Other].into_iter(), bytes, 1003).is_err());
+    }
+
+    #[test]
+    fn bytes_are_shuffled_as_hdf5_does() {
+        assert_eq!(shuffled(&[1, 2, 3, 4, 5, 6, 7], 3), [1, 4, 2, 5, 3, 6, 7]);
+        assert_eq!(unshuffled(&[1, 4, 2, 5, 3, 6, 7], 3), [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(unshuffled(&[1, 2], 3), [1, 2]);
+        assert!(unshuffled(&[], 3).is_empty());
+    }
+
+    #[test]
+    fn a_chunk_that_unpacks_to_more_than_it_may_is_refused() {
+        let bomb = encode(&[Codec::Zlib(9)], vec![0; 1 << 20]).unwrap();
+        let error = decode([Codec::Zlib(9)].into_iter(), bomb.clone(), 100).unwrap_err();
+        assert!(error.to_string().contains("longer"), "{error}");
+        assert!(decode([Codec::Zlib(9)].into_iter(), bomb[..bomb.len() / 2].to_vec(), 1 << 20).is_err());
+    }
+
+    #[test]
+    fn checksums_are_those_of_hdf5() {
+        // Computed by hand: words 0x0102 and 0x0304; sums 0x0406, and 0x0102 + 0x0406.
+        assert_eq!(fletcher32(&[1, 2, 3, 4]), 0x0508_0406);
+        assert_eq!(fletcher32(&[1]), 0x0100_0100);
+        // Sums that have to be folded within the bytes.
+        assert_eq!(fletcher32(&[0xff; 1440]), 0xffff_ffff);
+        let mut chunk = vec![1, 2, 3, 4];
+        chunk.extend(0x0508_0406_u32.to_le_bytes());
+        assert_eq!(decode([Codec::Checksum].into_iter(), chunk.clone(), 4).unwrap(), [1, 2, 3, 4]);
+        chunk[0] = 2;
+        assert!(decode([Codec::Checksum].into_iter(), chunk, 4).is_err());
+    }
+
+    #[test]
+    fn codecs_are_like_each_other_but_for_the_level() {
+        let zlib = |level| Codec::parse(&json!({"name": "numcodecs.zlib", "configuration": {"level": level}}));
+        assert!(zlib(1).is_like(zlib(9)) && zlib(10) == Codec::Other);
+        let shuffle =
+            |size| Codec::parse(&json!({"name": "numcodecs.shuffle", "configuration": {"elementsize": size}}));
+        assert!(shuffle(4).is_like(shuffle(4)) && !shuffle(4).is_like(shuffle(8)) && shuffle(0) == Codec::Other);
+        assert!(!Codec::Other.is_like(Codec::Other));
+    }
+}

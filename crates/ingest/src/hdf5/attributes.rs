@@ -1,0 +1,269 @@
+//! Attributes of HDF5 as those of Zarr.
+
+use hdf5_reader::group::Group;
+use hdf5_reader::messages::attribute::AttributeMessage;
+use hdf5_reader::messages::dataspace::DataspaceType;
+use hdf5_reader::messages::datatype::{Datatype, StringPadding, StringSize, VarLenKind};
+use hdf5_reader::{Dataset, RawAttribute};
+use icechunkfs_base::error::Result;
+use icechunkfs_base::memory::Meter;
+use serde_json::{Map, Value};
+
+use super::datatype;
+use crate::attributes::{self, Attribute, FILL_VALUE};
+use crate::element::{Element, Numeric, integer};
+use crate::plan::Omissions;
+
+/// Attributes by which netCDF-4 and HDF5 say what the plan says by other means.
+const OF_THE_FORMAT: [&str; 8] = [
+    "REFERENCE_LIST",
+    "CLASS",
+    "DIMENSION_LIST",
+    "NAME",
+    "_Netcdf4Dimid",
+    "_Netcdf4Coordinates",
+    "_nc3_strict",
+    "_NCProperties",
+];
+/// Names that xarray reads of the values of an enumeration (CF conventions, "Flags").
+const FLAG_VALUES: &str = "flag_values";
+const FLAG_MEANINGS: &str = "flag_meanings";
+
+/// Texts of any length that a file may still have: thousands of references may lead to one.
+#[derive(Debug)]
+pub(super) struct Texts {
+    bytes: u64,
+}
+
+impl Default for Texts {
+    fn default() -> Self {
+        /// Most bytes of all. More in attributes would not fit into the documents of Zarr.
+        const MOST: u64 = 64 << 20;
+        Texts { bytes: MOST }
+    }
+}
+
+/// Object that has attributes and may refer to others by the heaps of the file.
+pub(super) trait Object {
+    fn raw(&self) -> std::result::Result<Vec<RawAttribute>, hdf5_reader::error::Error>;
+    /// Returns the bytes behind `reference`, whose elements have `size` bytes.
+    fn behind(&self, reference: &[u8], size: usize) -> std::result::Result<Vec<u8>, hdf5_reader::error::Error>;
+    /// Returns the bytes of a reference to bytes of any length.
+    fn reference(&self) -> usize;
+}
+
+impl Object for Group {
+    fn raw(&self) -> std::result::Result<Vec<RawAttribute>, hdf5_reader::error::Error> {
+        self.raw_attributes()
+    }
+
+    fn behind(&self, reference: &[u8], size: usize) -> std::result::Result<Vec<u8>, hdf5_reader::error::Error> {
+        self.resolve_vlen_reference_bytes(reference, size)
+    }
+
+    fn reference(&self) -> usize {
+        8 + usize::from(self.offset_size())
+    }
+}
+
+impl Object for Dataset {
+    fn raw(&self) -> std::result::Result<Vec<RawAttribute>, hdf5_reader::error::Error> {
+        self.raw_attributes()
+    }
+
+    fn behind(&self, reference: &[u8], size: usize) -> std::result::Result<Vec<u8>, hdf5_reader::error::Error> {
+        self.resolve_vlen_reference_bytes(reference, size)
+    }
+
+    fn reference(&self) -> usize {
+        self.vlen_reference_size()
+    }
+}
+
+/// Returns the attributes of the group `path`.
+///
+/// Errors: [`icechunkfs_base::error::ErrorKind::OutOfMemory`] if there are too many.
+pub(super) fn of_group(
+    group: &Group,
+    path: &str,
+    texts: &mut Texts,
+    meter: &mut Meter,
+    omissions: &mut Omissions,
+) -> Result<Map<String, Value>> {
+    let path = if path.is_empty() { "/" } else { path };
+    convert(group, path, None, texts, meter, omissions)
+}
+
+/// Returns the attributes of the dataset `path`, whose elements are `of`, with the names of their
+/// values.
+///
+/// Errors: as for [`of_group`].
+pub(super) fn of_variable(
+    dataset: &Dataset,
+    path: &str,
+    of: (Element, &[(String, Numeric)]),
+    texts: &mut Texts,
+    meter: &mut Meter,
+    omissions: &mut Omissions,
+) -> Result<Map<String, Value>> {
+    let (element, meanings) = of;
+    let mut values = convert(dataset, path, Some(element), texts, meter, omissions)?;
+    let has_flags = values.contains_key(FLAG_VALUES) || values.contains_key(FLAG_MEANINGS);
+    let is_word = |(name, _): &(String, Numeric)| !name.is_empty() && !name.contains(char::is_whitespace);
+    if !meanings.is_empty() && !has_flags && meanings.iter().all(is_word) {
+        let numbers = meanings.iter().map(|(_, value)| match value {
+            Numeric::Integer(number) => integer(*number),
+            Numeric::Float(number) => Value::from(*number),
+        });
+        values.insert(FLAG_VALUES.to_owned(), numbers.collect());
+        let names: Vec<&str> = meanings.iter().map(|(name, _)| name.as_str()).collect();
+        values.insert(FLAG_MEANINGS.to_owned(), Value::String(names.join(" ")));
+    } else if !meanings.is_empty() && !has_flags {
+        omissions.add(|| path.to_owned(), "the names of its values are left out: they have spaces");
+    }
+    Ok(values)
+}
+
+fn convert(
+    object: &dyn Object,
+    path: &str,
+    of: Option<Element>,
+    texts: &mut Texts,
+    meter: &mut Meter,
+    omissions: &mut Omissions,
+) -> Result<Map<String, Value>> {
+    let mut values = Map::new();
+    let raw = match object.raw() {
+        Ok(raw) => raw,
+        Err(error) => {
+            omissions.add(|| path.to_owned(), format!("its attributes are left out: {error}"));
+            return Ok(values);
+        }
+    };
+    for attribute in raw {
+        let name = attribute.name().to_owned();
+        if OF_THE_FORMAT.contains(&name.as_str()) {
+            continue;
+        }
+        let mut tell = |why: &str| omissions.add(|| format!("{path}@{name}"), why);
+        if values.contains_key(&name) {
+            tell("left out: another attribute has its name");
+            continue;
+        }
+        match value(object, &attribute, of, texts, meter, &mut tell)? {
+            Ok(Some(value)) => {
+                values.insert(name, value);
+            }
+            Ok(None) => {}
+            Err(why) => tell(&format!("left out: {why}")),
+        }
+    }
+    Ok(values)
+}
+
+/// Returns the value of an attribute, or why it is left out; none if `tell` was told.
+fn value(
+    object: &dyn Object,
+    attribute: &RawAttribute,
+    of: Option<Element>,
+    texts: &mut Texts,
+    meter: &mut Meter,
+    tell: &mut impl FnMut(&str),
+) -> Result<std::result::Result<Option<Value>, String>> {
+    let message = attribute.message();
+    if let Some(texts) = texts_of(object, message, texts) {
+        let texts = match texts {
+            Ok(texts) => texts,
+            Err(why) => return Ok(Err(why)),
+        };
+        meter
+            .count(texts.iter().map(|text| 4 * text.len() as u64 + 64).sum::<u64>() + 4 * message.name.len() as u64)?;
+        if message.name == FILL_VALUE && of.is_some_and(|element| !element.is_number()) {
+            tell("left out, as xarray opens no group with it: the fill value of the array has it");
+            return Ok(Ok(None));
+        }
+        let mut values: Vec<Value> = texts.iter().map(|text| attributes::text(text, tell)).collect();
+        let is_one = values.len() == 1;
+        return Ok(Ok(if is_one { values.pop() } else { Some(Value::Array(values)) }));
+    }
+    let kind = match datatype::of(&message.datatype, attribute.raw_datatype()) {
+        Ok(kind) => kind,
+        Err(why) => return Ok(Err(why)),
+    };
+    let size = usize::try_from(kind.element.size()).unwrap_or(1).max(1);
+    let count = message.dataspace.num_elements().ok().and_then(|count| usize::try_from(count).ok());
+    let length = count.and_then(|count| count.checked_mul(size));
+    let Some(bytes) = length.and_then(|length| message.raw_data.get(..length)) else {
+        return Ok(Err("its data are shorter than its shape".to_owned()));
+    };
+    if message.dataspace.dims.len() > 1 {
+        tell("its values became one list");
+    }
+    let mut bytes = bytes.to_vec();
+    kind.order.to_big_endian(&mut bytes, size);
+    let attribute = Attribute { name: message.name.clone(), element: kind.element, bytes };
+    meter.count(attribute.cost())?;
+    Ok(Ok(attributes::value_of(&attribute, of, tell)))
+}
+
+/// Returns the texts of an attribute; none if it has others. One without elements is an empty text,
+/// as netCDF has it.
+fn texts_of(
+    object: &dyn Object,
+    message: &AttributeMessage,
+    left: &mut Texts,
+) -> Option<std::result::Result<Vec<Vec<u8>>, String>> {
+    let count = usize::try_from(message.dataspace.num_elements().unwrap_or_default()).unwrap_or(usize::MAX);
+    let is_text = |datatype: &Datatype| {
+        matches!(datatype, Datatype::String { .. } | Datatype::VarLen { kind: VarLenKind::String, .. })
+    };
+    if !is_text(&message.datatype) {
+        return None;
+    }
+    if message.dataspace.dataspace_type == DataspaceType::Null {
+        return Some(Ok(vec![Vec::new()]));
+    }
+    Some(match &message.datatype {
+        Datatype::String { size: StringSize::Fixed(length), padding, .. } => {
+            let length = usize::try_from(*length).unwrap_or(usize::MAX).max(1);
+            let texts = message.raw_data.chunks_exact(length).take(count);
+            Ok(texts.map(|text| without_padding(text, *padding).to_vec()).collect())
+        }
+        _ => message
+            .raw_data
+            .chunks_exact(object.reference())
+            .take(count)
+            .map(|reference| left.read(object, reference))
+            .collect(),
+    })
+}
+
+fn without_padding(text: &[u8], padding: StringPadding) -> &[u8] {
+    let end = match padding {
+        StringPadding::NullTerminate => text.iter().position(|byte| *byte == 0).unwrap_or(text.len()),
+        StringPadding::NullPad => text.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1),
+        StringPadding::SpacePad => text.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1),
+    };
+    text.get(..end).unwrap_or_default()
+}
+
+impl Texts {
+    /// Reads the bytes behind a reference of `object`.
+    fn read(&mut self, object: &dyn Object, reference: &[u8]) -> std::result::Result<Vec<u8>, String> {
+        self.take(object, reference, 1)
+    }
+
+    /// Reads the elements of `size` bytes behind a reference of `object`.
+    pub(super) fn take(
+        &mut self,
+        object: &dyn Object,
+        reference: &[u8],
+        size: usize,
+    ) -> std::result::Result<Vec<u8>, String> {
+        // It begins with the number of elements.
+        let count = reference.first_chunk::<4>().map_or(0, |count| u32::from_le_bytes(*count));
+        let bytes = u64::from(count).saturating_mul(size as u64);
+        self.bytes = self.bytes.checked_sub(bytes).ok_or("more text than a file may have")?;
+        object.behind(reference, size).map_err(|e| e.to_string())
+    }
+}
