@@ -352,7 +352,7 @@ fn a_new_array_that_later_commits_changed_is_not_deleted() {
     // Another commit is between the two that cancel each other.
     run_on(&setup.place, &["revert", "main~1"]).success();
     let refused = run_on(&setup.place, &["revert", &setup.commits[3]]).failure();
-    assert!(refused.contains("/b: taking it back would remove this"), "{refused}");
+    assert!(refused.contains("/b: taking the commit back would remove this"), "{refused}");
     assert_eq!(titles_in(&refused), ["more of b"], "{refused}");
     // That one, and this one again, also behind the removal.
     assert_eq!(refused.matches("icechunkfs revert ").count(), 3, "{refused}");

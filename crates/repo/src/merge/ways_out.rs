@@ -102,6 +102,9 @@ fn by_hand(plan: &RevertPlan, open: &[&Conflict], those: &str) -> Vec<Way> {
     }
     let is_new = |path: &&str| nodes.iter().any(|node| node.now.as_deref() == Some(*path) && !node.was_there);
     let (new, old): (Vec<&str>, Vec<&str>) = paths.into_iter().partition(is_new);
+    // What is removed takes everything below it along.
+    let is_below = |path: &str, above: &str| path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'));
+    let new: Vec<&str> = new.iter().copied().filter(|path| !new.iter().any(|above| is_below(path, above))).collect();
     let mut ways = Vec::new();
     if !new.is_empty() {
         let named: Vec<String> = new.iter().map(|path| printable::line(path)).collect();
@@ -138,10 +141,12 @@ pub fn since(conflict: &Conflict) -> String {
         ConflictKind::ChunkDoubleUpdate => "changed again".to_owned(),
         ConflictKind::ZarrMetadataDoubleUpdate => "zarr.json was changed again".to_owned(),
         ConflictKind::DeleteOfUpdatedArray | ConflictKind::DeleteOfUpdatedGroup => {
-            "taking it back would remove this, which was changed since".to_owned()
+            "taking the commit back would remove this, which was changed since".to_owned()
         }
-        ConflictKind::MoveOperationCannotBeRebased => "moved since, or taking it back would move it".to_owned(),
-        ConflictKind::NewNodeInDeletedGroup => "taking it back would remove the group that this is in".to_owned(),
+        ConflictKind::MoveOperationCannotBeRebased => "moved since, or taking the commit back would move it".to_owned(),
+        ConflictKind::NewNodeInDeletedGroup => {
+            "taking the commit back would remove the group that this is in".to_owned()
+        }
         kind => kind.describe().to_owned(),
     };
     let path = printable::line(&conflict.path);
@@ -178,13 +183,19 @@ mod tests {
             conflicts,
             obstacles: Vec::new(),
             has_rest,
-            nodes: [("/b", "/b", false), ("/c", "/d", true), ("/", "/", true), ("/gone", "", true)]
-                .into_iter()
-                .map(|(path, now, was_there)| {
-                    let now = Some(now.to_owned()).filter(|now| !now.is_empty());
-                    (path.to_owned(), NodeThen { now, was_there })
-                })
-                .collect(),
+            nodes: [
+                ("/b", "/b", false),
+                ("/b/x", "/b/x", false),
+                ("/c", "/d", true),
+                ("/", "/", true),
+                ("/gone", "", true),
+            ]
+            .into_iter()
+            .map(|(path, now, was_there)| {
+                let now = Some(now.to_owned()).filter(|now| !now.is_empty());
+                (path.to_owned(), NodeThen { now, was_there })
+            })
+            .collect(),
         };
         let first = |way: Way| match way.steps.first().unwrap() {
             Step::Revert(_, side) => side.unwrap_or("first").to_owned(),
@@ -203,6 +214,9 @@ mod tests {
         // What one conflict lacks, the whole lacks.
         let removed = conflict(ConflictKind::DeleteOfUpdatedArray, "/b");
         assert_eq!(ways(vec![chunks(), removed], true), ["remove /b", "list /a"]);
+        // What is below goes along.
+        let both = ["/b/x", "/b"].map(|path| conflict(ConflictKind::MoveOperationCannotBeRebased, path));
+        assert_eq!(ways(both.into(), true), ["remove /b", "list /b/x"]);
         let moved = conflict(ConflictKind::MoveOperationCannotBeRebased, "/c");
         assert_eq!(ways(vec![moved], true), ["restore /d", "list /c"]);
         let gone = conflict(ConflictKind::MoveOperationCannotBeRebased, "/gone");
