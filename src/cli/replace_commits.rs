@@ -13,7 +13,7 @@ use icechunkfs_base::times::format_time;
 use icechunkfs_base::times::system_clock;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
-use icechunkfs_repo::commit::conflicts::Conflict;
+use icechunkfs_repo::commit::conflict::Conflict;
 use icechunkfs_repo::commit::engine::RESERVED;
 use icechunkfs_repo::commit::replace_record::RESERVED_ITEMS;
 use icechunkfs_repo::commit::squash::{self, SquashOptions};

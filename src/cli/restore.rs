@@ -9,7 +9,7 @@ use super::{control_client, open, print_json, print_result, progress};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::printable;
 use icechunkfs_format::format::ids::ObjectId;
-use icechunkfs_repo::commit::conflicts::Conflict;
+use icechunkfs_repo::commit::conflict::Conflict;
 use icechunkfs_repo::commit::engine::CommitOutcome;
 use icechunkfs_repo::restore::{self, Plan, RestoreOptions, absolute_path};
 use icechunkfs_working::operations::request::Command;

@@ -10,11 +10,11 @@ use super::merge::Whose;
 use super::place_args::PlaceArgs;
 use super::{control_client, open, print_json, print_result, progress};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
-use icechunkfs_base::{printable, shell, size};
+use icechunkfs_base::{printable, shell};
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_repo::commit::engine::OnConflict;
 use icechunkfs_repo::merge::revert::{self, RevertOptions, RevertPlan, nothing_left};
-use icechunkfs_repo::merge::ways_out::{Step, Way, since, ways_out};
+use icechunkfs_repo::merge::ways_out::{Step, Way, headline, since, ways_out};
 use icechunkfs_working::operations::request::Command;
 
 #[derive(Debug, Args)]
@@ -95,9 +95,7 @@ fn on_branch(arguments: &RevertArgs) -> Result<()> {
 
 /// Returns the conflicts, and the commands that lead on.
 fn refusal(place: &str, arguments: &RevertArgs, plan: &RevertPlan) -> String {
-    let count = size::counted(plan.conflicts.len() as u64, "conflict");
-    let outcome = if arguments.dry_run { "nothing can be taken back as it is" } else { "nothing was taken back" };
-    let mut text = format!("later commits changed the same things ({count}): {outcome}\n");
+    let mut text = headline(plan, arguments.dry_run) + "\n";
     text +=
         &listed(plan.conflicts.iter().map(|conflict| format!("  {}", since(conflict))), plan.conflicts.len() as u64);
     text.push('\n');

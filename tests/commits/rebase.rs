@@ -14,7 +14,7 @@ use bytes::Bytes;
 use icechunk::conflicts::detector::ConflictDetector;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::commit::changes::ChangeSet;
-use icechunkfs::commit::conflicts::{Conflict, ConflictKind};
+use icechunkfs::commit::conflict::{Conflict, ConflictKind};
 use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, OnConflict, Request};
 use icechunkfs::commit::rebase;
 use icechunkfs::commit::settlements::Settlements;

@@ -12,7 +12,8 @@ use serde_json::Value;
 use tracing::info;
 
 use super::changes::ChangeSet;
-use super::conflicts::{ChunkSet, Conflict};
+use super::conflict::Conflict;
+use super::conflicts::ChunkSet;
 use super::documents::take_merged;
 use super::engine::{Engine, RESERVED, WrittenCommit};
 use super::gc_guard;

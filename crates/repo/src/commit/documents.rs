@@ -31,7 +31,7 @@ pub(super) fn merge_document(
     let (Some(before), Some(after)) = (before, after) else { return conflict() };
     let room = document::reserve_merge([before, &node.zarr_json, after])?;
     let merged = match three_way::merge(before, &node.zarr_json, after, side_of) {
-        // What differs in its spaces alone is no change of theirs.
+        // Another layout of the same members is no change of theirs.
         MergedDocument::Whole(document) if is_same_json(document.as_bytes(), after) => {
             MergedDocument::Whole(String::from_utf8(after.to_vec()).unwrap_or(document))
         }

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::conflicts::{Conflict, ConflictKind, OwnChange};
+use super::conflict::{Conflict, ConflictKind, OwnChange};
 use icechunkfs_base::error::Result;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;

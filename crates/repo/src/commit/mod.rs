@@ -25,6 +25,7 @@
 mod attempts;
 pub mod chain;
 pub mod changes;
+pub mod conflict;
 pub mod conflicts;
 mod detached;
 pub mod documents;

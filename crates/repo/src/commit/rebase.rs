@@ -8,9 +8,8 @@ use futures_util::future::{BoxFuture, try_join_all};
 use futures_util::{StreamExt, TryStreamExt};
 
 use super::changes::{ChangeSet, ChunkChange};
-use super::conflicts::{
-    self, ChunkSet, Concurrent, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind, FoundConflicts,
-};
+use super::conflict::{Conflict, ConflictKind};
+use super::conflicts::{self, ChunkSet, Concurrent, ConcurrentChanges, ConcurrentCommit, FoundConflicts};
 use super::documents::MergedDocuments;
 use super::publish::branch_is_gone;
 use super::references::References;

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::changes::{ChangeSet, ChunkChange};
-use super::conflicts::{ChunkSet, Conflict};
+use super::conflict::Conflict;
+use super::conflicts::ChunkSet;
 use super::merge_record::MergeCommit;
 use super::settlements::Settlements;
 use crate::repo::Repository;

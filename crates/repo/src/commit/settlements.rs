@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::conflicts::{Conflict, ConflictKind};
+use super::conflict::{Conflict, ConflictKind};
 use super::request::OnConflict;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::zarr::three_way::Side;
@@ -106,7 +106,7 @@ fn add<T: Clone + Ord>(settled: &mut Settled<T>, path: &str, what: &T, side: Sid
 
 #[cfg(test)]
 mod tests {
-    use super::super::conflicts::OwnChange;
+    use super::super::conflict::OwnChange;
     use super::*;
 
     fn commit(number: u8) -> ObjectId {

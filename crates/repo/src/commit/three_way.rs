@@ -7,9 +7,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::changes::{ChangeSet, ChunkChange, DeletedNode, WrittenNode};
-use super::conflicts::{
-    self, ChunkSet, Concurrent, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind, OwnChange,
-};
+use super::conflict::{Conflict, ConflictKind, OwnChange};
+use super::conflicts::{self, ChunkSet, Concurrent, ConcurrentChanges, ConcurrentCommit};
 use super::documents::take_merged;
 use super::moves::find_moved;
 use super::rebase;

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::claims::Touched;
-use crate::commit::conflicts::{Conflict, ConflictKind};
+use crate::commit::conflict::{Conflict, ConflictKind};
 use crate::repo::Repository;
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot::Snapshot;

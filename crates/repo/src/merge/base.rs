@@ -25,7 +25,7 @@ use super::repacked;
 use super::sameness::come_to_the_same;
 use super::sides::{self, Applied, ChunkSet, in_both};
 use crate::commit::changes::ChangeSet;
-use crate::commit::conflicts::are_about_chunks;
+use crate::commit::conflict::are_about_chunks;
 use crate::commit::engine::{Engine, OnConflict, Request};
 use crate::commit::moves::find_moved;
 use crate::commit::request::KnownObjects;

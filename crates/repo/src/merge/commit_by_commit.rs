@@ -20,7 +20,7 @@ use super::sameness::are_same;
 use super::sides::{self, Applied};
 use super::{MergeOptions, Merged, Plan};
 use crate::commit::chain::StoredCommit;
-use crate::commit::conflicts::Conflict;
+use crate::commit::conflict::Conflict;
 use crate::commit::engine::{Engine, OnConflict, Request};
 use crate::commit::merge_record::{MergeCommit, MergeRecord};
 use crate::commit::replace_record::RESERVED_ITEMS;

@@ -31,7 +31,7 @@ use tracing::info;
 use self::ancestor::History;
 use self::sides::Applied;
 use crate::commit::changes::ChangeSet;
-use crate::commit::conflicts::Conflict;
+use crate::commit::conflict::Conflict;
 use crate::commit::engine::{CommitOutcome, Engine, OnConflict, Request};
 use crate::commit::merge_record::MergeCommit;
 use crate::commit::progress::CommitProgress;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::authors::{has_made, ids_of};
 use super::claims::Touched;
 use crate::commit::changes::ChangeSet;
-use crate::commit::conflicts::{Conflict, ConflictKind};
+use crate::commit::conflict::{Conflict, ConflictKind};
 use crate::compare::changes::changes_between;
 use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::repacked;
 use crate::commit::changes::{ChangeSet, ChunkChange};
-use crate::commit::conflicts::Conflict;
+use crate::commit::conflict::Conflict;
 use crate::commit::engine::OnConflict;
 use crate::commit::three_way::{self, Theirs};
 use crate::compare::changes::changes_between;

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::authors::ids_of;
 use super::revert::RevertPlan;
-use crate::commit::conflicts::{Conflict, ConflictKind};
-use icechunkfs_base::printable;
+use crate::commit::conflict::{Conflict, ConflictKind};
+use icechunkfs_base::{printable, size};
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::format::snapshot_info::SnapshotInfo;
@@ -66,7 +66,7 @@ pub fn ways_out(plan: &RevertPlan) -> Vec<Way> {
     let revert = |side| Step::Revert(plan.reverted.clone(), side);
     let alone = |does: String, step| Way { does, besides: Vec::new(), steps: vec![step] };
     let mut ways = Vec::new();
-    let open: Vec<&Conflict> = plan.conflicts.iter().filter(|conflict| !has_sides(conflict)).collect();
+    let open: Vec<&Conflict> = plan.conflicts.iter().filter(|conflict| !conflict.kind.has_sides()).collect();
     if open.is_empty() {
         let does = format!("take back all of {those}, and lose what later commits made of the same things");
         ways.push(alone(does, revert(Some("theirs"))));
@@ -102,7 +102,7 @@ fn by_hand(plan: &RevertPlan, open: &[&Conflict], those: &str) -> Vec<Way> {
     }
     let is_new = |path: &&str| nodes.iter().any(|node| node.now.as_deref() == Some(*path) && !node.was_there);
     let (new, old): (Vec<&str>, Vec<&str>) = paths.into_iter().partition(is_new);
-    // What is removed takes everything below it along.
+    // A removal takes everything below along.
     let is_below = |path: &str, above: &str| path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'));
     let new: Vec<&str> = new.iter().copied().filter(|path| !new.iter().any(|above| is_below(path, above))).collect();
     let mut ways = Vec::new();
@@ -130,9 +130,11 @@ fn by_hand(plan: &RevertPlan, open: &[&Conflict], those: &str) -> Vec<Way> {
     ways
 }
 
-/// Returns true if `--on-conflict` decides about the conflict.
-fn has_sides(conflict: &Conflict) -> bool {
-    matches!(conflict.kind, ConflictKind::ChunkDoubleUpdate | ConflictKind::ZarrMetadataDoubleUpdate)
+/// Returns why nothing is taken back, as the beginning of a message.
+pub fn headline(plan: &RevertPlan, dry_run: bool) -> String {
+    let count = size::counted(plan.conflicts.len() as u64, "conflict");
+    let outcome = if dry_run { "nothing can be taken back as it is" } else { "nothing was taken back" };
+    format!("later commits changed the same things ({count}): {outcome}")
 }
 
 /// Returns what later commits did, as a line.
@@ -151,7 +153,7 @@ pub fn since(conflict: &Conflict) -> String {
     };
     let path = printable::line(&conflict.path);
     let message = printable::line(&conflict.message);
-    let parts = if has_sides(conflict) { conflict.parts() } else { String::new() };
+    let parts = if conflict.kind.has_sides() { conflict.parts() } else { String::new() };
     format!("{path}: {what}{parts}; last by commit {} \"{message}\"", conflict.other)
 }
 
@@ -171,7 +173,7 @@ mod tests {
             members: Vec::new(),
             other: ObjectId::INITIAL,
             message: "later".to_owned(),
-            own: crate::commit::conflicts::OwnChange::default(),
+            own: crate::commit::conflict::OwnChange::default(),
         }
     }
 
@@ -211,10 +213,10 @@ mod tests {
         let chunks = || conflict(ConflictKind::ChunkDoubleUpdate, "/a");
         assert_eq!(ways(vec![chunks()], false), ["theirs", "list /a"]);
         assert_eq!(ways(vec![chunks()], true), ["theirs", "ours", "list /a"]);
-        // What one conflict lacks, the whole lacks.
+        // One conflict that has no sides leaves none to all.
         let removed = conflict(ConflictKind::DeleteOfUpdatedArray, "/b");
         assert_eq!(ways(vec![chunks(), removed], true), ["remove /b", "list /a"]);
-        // What is below goes along.
+        // A path below another one goes along.
         let both = ["/b/x", "/b"].map(|path| conflict(ConflictKind::MoveOperationCannotBeRebased, path));
         assert_eq!(ways(both.into(), true), ["remove /b", "list /b/x"]);
         let moved = conflict(ConflictKind::MoveOperationCannotBeRebased, "/c");

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Plan;
-use crate::commit::conflicts::Conflict;
+use crate::commit::conflict::Conflict;
 use icechunkfs_base::printable;
 use icechunkfs_format::format::ids::ObjectId;
 

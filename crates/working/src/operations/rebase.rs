@@ -23,7 +23,7 @@ use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_repo::commit::changes::ChunkChange;
-use icechunkfs_repo::commit::conflicts::{Conflict, ConflictKind, OwnChange};
+use icechunkfs_repo::commit::conflict::{Conflict, ConflictKind, OwnChange};
 use icechunkfs_repo::commit::documents::{MergedDocuments, take_merged};
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{TreePlace, ZARR_JSON};

@@ -15,7 +15,7 @@ use crate::overlay::Base;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::printable;
 use icechunkfs_base::stages::Stages;
-use icechunkfs_repo::commit::conflicts::Conflict;
+use icechunkfs_repo::commit::conflict::Conflict;
 use icechunkfs_repo::commit::rebase::Comparison;
 use icechunkfs_repo::compare::scope::is_below;
 use icechunkfs_repo::repo::{MAX_SNAPSHOT, Repository};

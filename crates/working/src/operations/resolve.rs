@@ -27,7 +27,7 @@ use icechunkfs_base::{printable, shell};
 use icechunkfs_format::format::ids::NodeId;
 use icechunkfs_format::zarr::three_way::Side;
 use icechunkfs_repo::commit::changes::{ChangeSet, ChunkChange, WrittenNode};
-use icechunkfs_repo::commit::conflicts::{Conflict, ConflictKind, OwnChange};
+use icechunkfs_repo::commit::conflict::{Conflict, ConflictKind, OwnChange};
 use icechunkfs_repo::commit::settlements::Settlements;
 use icechunkfs_repo::compare::scope::is_below;
 use icechunkfs_tree::tree::Tree;
@@ -203,11 +203,6 @@ impl OpenConflicts {
     }
 }
 
-/// Returns true if one side of a conflict can be taken.
-fn has_sides(kind: ConflictKind) -> bool {
-    matches!(kind, ConflictKind::ChunkDoubleUpdate | ConflictKind::ZarrMetadataDoubleUpdate)
-}
-
 /// Returns what settles a conflict, as a clause.
 fn remedy(conflict: &Conflict, mountpoint: &str) -> String {
     let place = shell::quote(mountpoint);
@@ -220,7 +215,7 @@ fn remedy(conflict: &Conflict, mountpoint: &str) -> String {
         );
     }
     match conflict.kind {
-        kind if has_sides(kind) => {
+        kind if kind.has_sides() => {
             format!("to settle it: icechunkfs resolve {place} {path} --ours (or --theirs), then commit")
         }
         ConflictKind::UntrackedNameExists => format!("to settle it: move {path} away, then commit"),
@@ -261,7 +256,7 @@ pub(super) fn refusal(conflicts: &[Conflict], outcome: &str, mountpoint: &str) -
     let count = counted(conflicts.len() as u64, "conflict");
     let next = match conflicts {
         [conflict] => remedy(conflict, mountpoint),
-        all if all.iter().all(|one| has_sides(one.kind)) => format!(
+        all if all.iter().all(|one| one.kind.has_sides()) => format!(
             "to settle all of them: icechunkfs resolve {} / --ours (or --theirs), then commit; .icechunk/conflicts lists each",
             shell::quote(mountpoint)
         ),

@@ -12,7 +12,7 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::{printable, shell, size};
 use icechunkfs_repo::commit::engine::OnConflict;
 use icechunkfs_repo::merge::revert::{self, RevertPlan, nothing_left};
-use icechunkfs_repo::merge::ways_out::{Step, Way, since, ways_out};
+use icechunkfs_repo::merge::ways_out::{Step, Way, headline, since, ways_out};
 use icechunkfs_repo::restore::{Notes, Plan, Scope, Target};
 
 impl Session {
@@ -73,11 +73,9 @@ impl Session {
 fn refusal(plan: &RevertPlan, dry_run: bool, mountpoint: &str) -> String {
     /// Conflicts that are named.
     const NAMED: usize = 3;
-    let count = size::counted(plan.conflicts.len() as u64, "conflict");
-    let outcome = if dry_run { "nothing can be taken back as it is" } else { "nothing was taken back" };
     let named: Vec<String> = plan.conflicts.iter().take(NAMED).map(since).collect();
     let more = if plan.conflicts.len() > NAMED { "; .icechunk/conflicts lists all" } else { "" };
-    let mut text = format!("later commits changed the same things ({count}): {outcome}: {}{more}", named.join("; "));
+    let mut text = format!("{}: {}{more}", headline(plan, dry_run), named.join("; "));
     for Way { does, besides, steps } in ways_out(plan) {
         let besides: Vec<String> =
             besides.iter().map(|commit| format!("{} \"{}\"", commit.id, printable::line(&commit.title()))).collect();

@@ -31,7 +31,7 @@ use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_ingest::apart::Reader as Apart;
 use icechunkfs_repo::commit::changes::ChangeSet;
-use icechunkfs_repo::commit::conflicts::Conflict;
+use icechunkfs_repo::commit::conflict::Conflict;
 use icechunkfs_repo::commit::engine::{CommitOutcome, Engine, EngineOptions, OnConflict, Request};
 use icechunkfs_repo::commit::progress::CommitProgress;
 use icechunkfs_repo::commit::warnings::{Warning, warnings_of};

@@ -32,7 +32,7 @@ use icechunkfs_ingest::plan::{Array, Plan};
 use icechunkfs_ingest::series::{self, Existing, Growing, Refusal, Series};
 use icechunkfs_ingest::source::Source;
 use icechunkfs_repo::commit::changes::MadeChunk;
-use icechunkfs_repo::commit::conflicts::Conflict;
+use icechunkfs_repo::commit::conflict::Conflict;
 use icechunkfs_repo::commit::request::CommitHost;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{NodeIndex, ZARR_JSON};

@@ -11,7 +11,7 @@ use crate::scratch::record::{DataFileId, EntryId, Name};
 use icechunkfs_base::error::Result;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
-use icechunkfs_repo::commit::conflicts::Conflict;
+use icechunkfs_repo::commit::conflict::Conflict;
 use icechunkfs_repo::commit::request::CommitHost;
 use icechunkfs_repo::reader::Reader;
 

@@ -19,7 +19,8 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_repo::commit::changes::ChunkChange;
-use icechunkfs_repo::commit::conflicts::{ChunkSet, Conflict};
+use icechunkfs_repo::commit::conflict::Conflict;
+use icechunkfs_repo::commit::conflicts::ChunkSet;
 use icechunkfs_repo::commit::engine::{CommitOutcome, Request};
 
 const DEFAULT_MESSAGE: &str = "Changes made through a mount";
