@@ -346,6 +346,35 @@ mod tests {
         assert_eq!(read_answer(&mut wrong.as_slice()).unwrap_err().to_string(), "a fault");
     }
 
+    /// A process that a file has taken over may answer anything.
+    #[test]
+    fn whatever_is_answered_nothing_is_read_outside_of_the_file() {
+        let file = crate::source::testing::Bytes(vec![0; 40]);
+        let whole = answer(3);
+        let mut passed = 0;
+        for at in 8..whole.len() {
+            for other in [b'0', b'1', b'9', b'-', b'[', 0, 0xff] {
+                let mut changed = whole.clone();
+                changed.splice(at..=at, [other]);
+                let Ok(plan) = read_answer(&mut changed.as_slice()) else { continue };
+                if plan.check(40).is_err() {
+                    continue;
+                }
+                passed += 1;
+                for array in &plan.arrays {
+                    let _ = array.document();
+                    for (coords, length) in array.stored_chunks(&file).ok().flatten().unwrap_or_default() {
+                        let mut out = Vec::new();
+                        let _ = array.read_stored(&file, &coords, 0..length, &mut out);
+                        let _ = array.read_chunk(&file, &coords, &mut out);
+                    }
+                }
+            }
+        }
+        // The answers are not refused for their form alone.
+        assert!(passed > 100, "{passed}");
+    }
+
     #[test]
     fn an_answer_that_is_cut_or_claims_too_much_is_refused() {
         let whole = answer(3);

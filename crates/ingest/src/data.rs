@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, Codec};
 use crate::plan;
-use crate::run::{Run, advance, place_block, product};
+use crate::run::{Run, advance, check_region, place_block, product, size};
 use crate::source::{InMemory, Source};
 
 /// Most bytes of a stored chunk, and of what becomes of it: it is read as a whole where it is
@@ -149,9 +149,8 @@ impl Stored {
     pub(crate) fn read(&self, source: &dyn Source, position: u64, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
         let place = self.at(position).ok_or_else(|| Error::invalid("a chunk that the file does not have"))?;
         if !self.is_made() {
-            let end = place.offset.saturating_add(range.end);
             if range.start > range.end || range.end > place.length {
-                return Err(Error::invalid(format!("a chunk that ends before byte {end}")));
+                return Err(Error::invalid("a range that the chunk does not have"));
             }
             let start = out.len();
             out.resize(start.saturating_add(size(range.end - range.start)?), 0);
@@ -167,7 +166,7 @@ impl Stored {
     fn made(&self, source: &dyn Source, place: &ChunkPlace) -> Result<Vec<u8>> {
         let Some(codecs) = &self.converted else {
             let bytes = self.bytes_at(source, place)?;
-            // What is in front of the checksum may have any length.
+            // The chunk in front of the checksum may have any length.
             let length = (bytes.len() as u64).saturating_sub(4);
             return codec::decode(self.filters.last().copied().into_iter(), bytes, length);
         };
@@ -213,10 +212,7 @@ impl Stored {
 
     /// Appends the elements in `region` to `out`.
     fn read_elements(&self, source: &dyn Source, region: &[Range<u64>], out: &mut Vec<u8>) -> Result<()> {
-        let is_within = |(range, length): (&Range<u64>, &u64)| range.start <= range.end && range.end <= *length;
-        if region.len() != self.shape.len() || !std::iter::zip(region, &self.shape).all(is_within) {
-            return Err(Error::invalid("a region that the array does not have"));
-        }
+        check_region(region, &self.shape)?;
         let lengths: Vec<u64> = region.iter().map(|range| range.end - range.start).collect();
         let begin = out.len();
         let element = self.fill.len();
@@ -261,10 +257,6 @@ impl Stored {
             }
         }
     }
-}
-
-fn size(bytes: u64) -> Result<usize> {
-    usize::try_from(bytes).map_err(|_| Error::invalid("more bytes than memory can have"))
 }
 
 /// Returns the coordinates of chunk number `position` of `grid`.

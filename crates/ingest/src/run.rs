@@ -80,10 +80,7 @@ impl Run {
     /// Errors: [`icechunkfs_base::error::ErrorKind::InvalidInput`] if there is no such region;
     /// others as for reading `source`.
     pub fn read(&self, source: &dyn Source, region: &[Range<u64>], out: &mut Vec<u8>) -> Result<()> {
-        let is_within = |(range, length): (&Range<u64>, &u64)| range.start <= range.end && range.end <= *length;
-        if region.len() != self.shape.len() || !std::iter::zip(region, &self.shape).all(is_within) {
-            return Err(Error::invalid("a region that the array does not have"));
-        }
+        check_region(region, &self.shape)?;
         if region.iter().any(Range::is_empty) {
             return Ok(());
         }
@@ -177,7 +174,18 @@ fn append_span(source: &dyn Source, pieces: Pieces, out: &mut Vec<u8>) -> Result
     Ok(())
 }
 
-fn size(bytes: u64) -> Result<usize> {
+/// Fails with [`icechunkfs_base::error::ErrorKind::InvalidInput`] if an array of `shape` has no
+/// such region.
+pub(crate) fn check_region(region: &[Range<u64>], shape: &[u64]) -> Result<()> {
+    let is_within = |(range, length): (&Range<u64>, &u64)| range.start <= range.end && range.end <= *length;
+    if region.len() == shape.len() && std::iter::zip(region, shape).all(is_within) {
+        return Ok(());
+    }
+    Err(Error::invalid("a region that the array does not have"))
+}
+
+/// Returns a number of bytes as memory has it.
+pub(crate) fn size(bytes: u64) -> Result<usize> {
     usize::try_from(bytes).map_err(|_| Error::invalid("more bytes than memory can have"))
 }
 

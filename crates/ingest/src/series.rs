@@ -101,6 +101,8 @@ pub struct Growing {
     fill: Vec<u8>,
     /// Codecs that chunks are made with.
     codecs: Vec<Codec>,
+    /// Bytes of memory that making a chunk takes besides its own.
+    workspace: u64,
 }
 
 /// Chunk of a file that is one of an array that grows, too.
@@ -151,11 +153,9 @@ impl Growing {
     }
 
     /// Returns the bytes of memory that making a chunk takes besides its own: its elements, those
-    /// of a chunk of a file, and all that codecs make of them. `plans` are those of the files.
-    pub fn workspace(&self, plans: &[&Plan]) -> u64 {
-        let array = |part: &Part| plans.get(part.file)?.arrays.get(part.array).map(Array::workspace_of_elements);
-        let of_file = self.parts.iter().filter_map(array).max().unwrap_or_default();
-        of_file.saturating_add(self.chunk_bytes().saturating_mul(3))
+    /// of a chunk of a file, and all that codecs make of them.
+    pub fn workspace(&self) -> u64 {
+        self.workspace
     }
 
     /// Returns true if chunks are stored as codecs make them, so that only making one tells its
@@ -169,7 +169,10 @@ impl Growing {
     pub fn whole_chunk(&self, plans: &[&Plan], coords: &[u32]) -> Option<Whole> {
         let along = plan::region(coords, &self.chunk_shape, &self.shape).get(self.axis)?.clone();
         let length = *self.chunk_shape.get(self.axis)?;
-        let part = self.parts.iter().find(|part| part.place.start <= along.start && along.end <= part.place.end)?;
+        let next = self.parts.partition_point(|part| part.place.end <= along.start);
+        // Elements of the archive may be before the first part.
+        let is_all = |part: &&Part| part.place.start <= along.start && along.end <= part.place.end;
+        let part = self.parts.get(next).filter(is_all)?;
         let before = along.start - part.place.start;
         let array = plans.get(part.file)?.arrays.get(part.array)?;
         let has_codecs =
@@ -309,7 +312,7 @@ pub fn plan(
                     Some(_) => document,
                     None => in_growing_chunks(array, document, axis, &parts),
                 };
-                series.growing.push(growing(array, document, axis, start..end, parts));
+                series.growing.push(growing(array, document, axis, start..end, parts, files));
             }
             None => series.fixed.push(position),
         }
@@ -326,7 +329,14 @@ pub fn plan(
     Ok(if refusals.is_empty() { Ok(series) } else { Err(refusals) })
 }
 
-fn growing(array: &Array, mut document: Map<String, Value>, axis: usize, new: Range<u64>, parts: Vec<Part>) -> Growing {
+fn growing(
+    array: &Array,
+    mut document: Map<String, Value>,
+    axis: usize,
+    new: Range<u64>,
+    parts: Vec<Part>,
+    files: &[&Plan],
+) -> Growing {
     let mut shape = array.shape().to_vec();
     if let Some(length) = shape.get_mut(axis) {
         *length = new.end;
@@ -335,7 +345,23 @@ fn growing(array: &Array, mut document: Map<String, Value>, axis: usize, new: Ra
     let chunk_shape = chunk_shape(&document).unwrap_or_else(|| array.chunk_shape.clone());
     let fill = array.fill().to_vec();
     let codecs = codecs(&document).map(|(_, codecs)| codecs).unwrap_or_default();
-    Growing { name: array.name.clone(), shape, chunk_shape, axis, start: new.start, document, parts, fill, codecs }
+    let of_part = |part: &Part| files.get(part.file)?.arrays.get(part.array).map(Array::workspace_of_elements);
+    let of_files = parts.iter().filter_map(of_part).max().unwrap_or_default();
+    let name = array.name.clone();
+    let mut growing = Growing {
+        name,
+        shape,
+        chunk_shape,
+        axis,
+        start: new.start,
+        document,
+        parts,
+        fill,
+        codecs,
+        workspace: of_files,
+    };
+    growing.workspace = of_files.saturating_add(growing.chunk_bytes().saturating_mul(3));
+    growing
 }
 
 /// Gives a new array, put together of `parts` along `axis`, the chunks of one that grows. Those of

@@ -9,6 +9,7 @@ pub mod array;
 pub mod chunk_key;
 pub mod chunk_rules;
 pub mod document;
+pub mod filters;
 pub mod members;
 pub mod readable;
 pub mod reshard;

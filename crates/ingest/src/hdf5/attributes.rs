@@ -1,11 +1,11 @@
 //! Attributes of HDF5 as those of Zarr.
 
+use hdf5_reader::RawAttribute;
 use hdf5_reader::group::Group;
 use hdf5_reader::messages::attribute::AttributeMessage;
 use hdf5_reader::messages::dataspace::DataspaceType;
 use hdf5_reader::messages::datatype::{Datatype, StringPadding, StringSize, VarLenKind};
-use hdf5_reader::{Dataset, RawAttribute};
-use icechunkfs_base::error::Result;
+use icechunkfs_base::error;
 use icechunkfs_base::memory::Meter;
 use serde_json::{Map, Value};
 
@@ -29,85 +29,46 @@ const OF_THE_FORMAT: [&str; 8] = [
 const FLAG_VALUES: &str = "flag_values";
 const FLAG_MEANINGS: &str = "flag_meanings";
 
-/// Texts of any length that a file may still have: thousands of references may lead to one.
-#[derive(Debug)]
-pub(super) struct Texts {
-    bytes: u64,
+/// Attributes of an object, or why they cannot be read.
+pub(super) type Attributes = Result<Vec<RawAttribute>, String>;
+
+/// Texts and lists of any length, which are in heaps of the file. Thousands of references may lead
+/// to one, so that a file has only so many bytes of them.
+pub(super) struct Heaps {
+    root: Group,
+    /// Bytes that may still be read.
+    left: u64,
 }
 
-impl Default for Texts {
-    fn default() -> Self {
+impl Heaps {
+    pub(super) fn of(root: Group) -> Self {
         /// Most bytes of all. More in attributes would not fit into the documents of Zarr.
         const MOST: u64 = 64 << 20;
-        Texts { bytes: MOST }
+        Heaps { root, left: MOST }
+    }
+
+    /// Returns the bytes of a reference: the number of elements, an address, and an index.
+    pub(super) fn reference(&self) -> usize {
+        8 + usize::from(self.root.offset_size())
+    }
+
+    /// Reads the elements of `size` bytes behind `reference`.
+    pub(super) fn read(&mut self, reference: &[u8], size: usize) -> Result<Vec<u8>, String> {
+        let count = reference.first_chunk::<4>().map_or(0, |count| u32::from_le_bytes(*count));
+        let bytes = u64::from(count).saturating_mul(size as u64);
+        self.left = self.left.checked_sub(bytes).ok_or("more text than a file may have")?;
+        self.root.resolve_vlen_reference_bytes(reference, size).map_err(|e| e.to_string())
     }
 }
 
-/// Object that has attributes and may refer to others by the heaps of the file.
-pub(super) trait Object {
-    fn raw(&self) -> std::result::Result<Vec<RawAttribute>, hdf5_reader::error::Error>;
-    /// Returns the bytes behind `reference`, whose elements have `size` bytes.
-    fn behind(&self, reference: &[u8], size: usize) -> std::result::Result<Vec<u8>, hdf5_reader::error::Error>;
-    /// Returns the bytes of a reference to bytes of any length.
-    fn reference(&self) -> usize;
-}
-
-impl Object for Group {
-    fn raw(&self) -> std::result::Result<Vec<RawAttribute>, hdf5_reader::error::Error> {
-        self.raw_attributes()
-    }
-
-    fn behind(&self, reference: &[u8], size: usize) -> std::result::Result<Vec<u8>, hdf5_reader::error::Error> {
-        self.resolve_vlen_reference_bytes(reference, size)
-    }
-
-    fn reference(&self) -> usize {
-        8 + usize::from(self.offset_size())
-    }
-}
-
-impl Object for Dataset {
-    fn raw(&self) -> std::result::Result<Vec<RawAttribute>, hdf5_reader::error::Error> {
-        self.raw_attributes()
-    }
-
-    fn behind(&self, reference: &[u8], size: usize) -> std::result::Result<Vec<u8>, hdf5_reader::error::Error> {
-        self.resolve_vlen_reference_bytes(reference, size)
-    }
-
-    fn reference(&self) -> usize {
-        self.vlen_reference_size()
-    }
-}
-
-/// Returns the attributes of the group `path`.
-///
-/// Errors: [`icechunkfs_base::error::ErrorKind::OutOfMemory`] if there are too many.
-pub(super) fn of_group(
-    group: &Group,
+/// Adds the names of the values of an enumeration, `meanings`, to the attributes `values` of the
+/// dataset `path`.
+pub(super) fn add_meanings(
+    values: &mut Map<String, Value>,
+    meanings: &[(String, Numeric)],
     path: &str,
-    texts: &mut Texts,
-    meter: &mut Meter,
     omissions: &mut Omissions,
-) -> Result<Map<String, Value>> {
-    let path = if path.is_empty() { "/" } else { path };
-    convert(group, path, None, texts, meter, omissions)
-}
-
-/// Returns the attributes of the dataset `path`, whose elements are `of`, with the names of their
-/// values.
-///
-/// Errors: as for [`of_group`].
-pub(super) fn of_variable(
-    dataset: &Dataset,
-    path: &str,
-    of: (Element, &[(String, Numeric)]),
-    texts: &mut Texts,
-    meter: &mut Meter,
-    omissions: &mut Omissions,
-) -> Result<Map<String, Value>> {
-    let (element, meanings) = of;
-    let mut values = convert(dataset, path, Some(element), texts, meter, omissions)?;
+) {
     let has_flags = values.contains_key(FLAG_VALUES) || values.contains_key(FLAG_MEANINGS);
     let is_word = |(name, _): &(String, Numeric)| !name.is_empty() && !name.contains(char::is_whitespace);
     if !meanings.is_empty() && !has_flags && meanings.iter().all(is_word) {
@@ -121,19 +82,21 @@ pub(super) fn of_variable(
     } else if !meanings.is_empty() && !has_flags {
         omissions.add(|| path.to_owned(), "the names of its values are left out: they have spaces");
     }
-    Ok(values)
 }
 
-fn convert(
-    object: &dyn Object,
+/// Converts the `attributes` of the object `path`: of a dataset with elements `of`, or of a group.
+///
+/// Errors: [`icechunkfs_base::error::ErrorKind::OutOfMemory`] if there are too many.
+pub(super) fn convert(
+    attributes: &Attributes,
     path: &str,
     of: Option<Element>,
-    texts: &mut Texts,
+    heaps: &mut Heaps,
     meter: &mut Meter,
     omissions: &mut Omissions,
-) -> Result<Map<String, Value>> {
+) -> error::Result<Map<String, Value>> {
     let mut values = Map::new();
-    let raw = match object.raw() {
+    let raw = match attributes {
         Ok(raw) => raw,
         Err(error) => {
             omissions.add(|| path.to_owned(), format!("its attributes are left out: {error}"));
@@ -150,7 +113,7 @@ fn convert(
             tell("left out: another attribute has its name");
             continue;
         }
-        match value(object, &attribute, of, texts, meter, &mut tell)? {
+        match value(attribute, of, heaps, meter, &mut tell)? {
             Ok(Some(value)) => {
                 values.insert(name, value);
             }
@@ -163,15 +126,14 @@ fn convert(
 
 /// Returns the value of an attribute, or why it is left out; none if `tell` was told.
 fn value(
-    object: &dyn Object,
     attribute: &RawAttribute,
     of: Option<Element>,
-    texts: &mut Texts,
+    heaps: &mut Heaps,
     meter: &mut Meter,
     tell: &mut impl FnMut(&str),
-) -> Result<std::result::Result<Option<Value>, String>> {
+) -> error::Result<Result<Option<Value>, String>> {
     let message = attribute.message();
-    if let Some(texts) = texts_of(object, message, texts) {
+    if let Some(texts) = texts_of(message, heaps) {
         let texts = match texts {
             Ok(texts) => texts,
             Err(why) => return Ok(Err(why)),
@@ -208,11 +170,7 @@ fn value(
 
 /// Returns the texts of an attribute; none if it has others. One without elements is an empty text,
 /// as netCDF has it.
-fn texts_of(
-    object: &dyn Object,
-    message: &AttributeMessage,
-    left: &mut Texts,
-) -> Option<std::result::Result<Vec<Vec<u8>>, String>> {
+fn texts_of(message: &AttributeMessage, heaps: &mut Heaps) -> Option<Result<Vec<Vec<u8>>, String>> {
     let count = usize::try_from(message.dataspace.num_elements().unwrap_or_default()).unwrap_or(usize::MAX);
     let is_text = |datatype: &Datatype| {
         matches!(datatype, Datatype::String { .. } | Datatype::VarLen { kind: VarLenKind::String, .. })
@@ -229,12 +187,10 @@ fn texts_of(
             let texts = message.raw_data.chunks_exact(length).take(count);
             Ok(texts.map(|text| without_padding(text, *padding).to_vec()).collect())
         }
-        _ => message
-            .raw_data
-            .chunks_exact(object.reference())
-            .take(count)
-            .map(|reference| left.read(object, reference))
-            .collect(),
+        _ => {
+            let references = message.raw_data.chunks_exact(heaps.reference()).take(count);
+            references.map(|reference| heaps.read(reference, 1)).collect()
+        }
     })
 }
 
@@ -245,25 +201,4 @@ fn without_padding(text: &[u8], padding: StringPadding) -> &[u8] {
         StringPadding::SpacePad => text.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1),
     };
     text.get(..end).unwrap_or_default()
-}
-
-impl Texts {
-    /// Reads the bytes behind a reference of `object`.
-    fn read(&mut self, object: &dyn Object, reference: &[u8]) -> std::result::Result<Vec<u8>, String> {
-        self.take(object, reference, 1)
-    }
-
-    /// Reads the elements of `size` bytes behind a reference of `object`.
-    pub(super) fn take(
-        &mut self,
-        object: &dyn Object,
-        reference: &[u8],
-        size: usize,
-    ) -> std::result::Result<Vec<u8>, String> {
-        // It begins with the number of elements.
-        let count = reference.first_chunk::<4>().map_or(0, |count| u32::from_le_bytes(*count));
-        let bytes = u64::from(count).saturating_mul(size as u64);
-        self.bytes = self.bytes.checked_sub(bytes).ok_or("more text than a file may have")?;
-        object.behind(reference, size).map_err(|e| e.to_string())
-    }
 }

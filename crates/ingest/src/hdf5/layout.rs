@@ -12,9 +12,9 @@ use hdf5_reader::messages::filter_pipeline::FilterDescription;
 use hdf5_reader::messages::layout::{ChunkIndexing, DataLayout};
 use serde_json::{Value, json};
 
+use super::edges;
 use super::links::Variable;
 use super::storage::Widths;
-use super::{edges, plain};
 use crate::chunking::{self, Sizes};
 use crate::codec::{self, Codec};
 use crate::data::{self, ArrayData, ChunkPlace, Stored};
@@ -93,14 +93,14 @@ pub(super) fn of(
     let filters = filters.unwrap_or_default();
     let whole = |data| Ok(Layout { data, chunk_shape: None, codecs: Vec::new() });
     let size = fill.len() as u64;
+    let run = |begin| Run::new(shape.to_vec(), size, begin, None).map_err(|e| e.to_string());
     match layout {
         None => Err("nothing says where its data are".to_owned()),
         Some(DataLayout::Compact { data }) => {
             let length = product(shape, size).and_then(|length| usize::try_from(length).ok());
             let bytes = length.filter(|length| *length <= MAX_INLINE).and_then(|length| data.get(..length));
             let bytes = bytes.ok_or("its data are shorter than its shape")?.to_vec();
-            let run = Run::new(shape.to_vec(), size, 0, None).map_err(|e| e.to_string())?;
-            whole(ArrayData::Inline { run, bytes })
+            whole(ArrayData::Inline { run: run(0)?, bytes })
         }
         Some(DataLayout::Contiguous { address: place, .. }) => {
             if is_nowhere(file, *place) {
@@ -108,7 +108,7 @@ pub(super) fn of(
                 return Ok(stored(shape, chunk_shape, fill, Filters::default(), Vec::new()));
             }
             let begin = place.checked_add(file.superblock().base_address).ok_or("its data are beyond any file")?;
-            whole(plain(shape, size, begin)?)
+            whole(ArrayData::Plain(run(begin)?))
         }
         Some(DataLayout::Chunked { address: place, dims, chunk_indexing, .. }) => {
             // Older files have the size of an element as one dimension more.
@@ -307,32 +307,19 @@ impl Filters {
             let partial = std::iter::zip(entries, &mut masks).filter(|(entry, _)| index.is_partial(entry));
             partial.for_each(|(_, mask)| *mask = u64::MAX);
         }
-        Filters::with_masks(all.iter().map(codec_of).collect(), masks, all)
+        Filters::with_masks(masks, all)
     }
 
-    fn with_masks(
-        codecs: Outcome<Vec<(Codec, Option<Value>)>>,
-        masks: Vec<u64>,
-        all: &[FilterDescription],
-    ) -> Outcome<Self> {
-        // Without those that no chunk has passed.
+    fn with_masks(masks: Vec<u64>, all: &[FilterDescription]) -> Outcome<Self> {
         let unused = masks.iter().copied().reduce(|one, other| one & other).unwrap_or_default();
-        let is_used = |number: usize| number >= 64 || unused & (1 << number) == 0;
-        let is_uniform = masks.iter().all(|mask| *mask == unused);
-        let codecs = match codecs {
-            Ok(codecs) => codecs,
-            // What no chunk has passed is no obstacle.
-            Err(_) if is_uniform => {
-                let used = all.iter().enumerate().filter(|(number, _)| is_used(*number)).map(|(_, filter)| filter);
-                let codecs = used.map(codec_of).collect::<Outcome<Vec<_>>>()?;
-                return Ok(Filters::uniform(all.is_empty(), codecs));
-            }
-            Err(why) => return Err(why),
-        };
-        if is_uniform {
-            let used = codecs.into_iter().enumerate().filter(|(number, _)| is_used(*number)).map(|(_, codec)| codec);
-            return Ok(Filters::uniform(all.is_empty(), used.collect()));
+        if masks.iter().all(|mask| *mask == unused) {
+            // Filters that no chunk has passed may be any.
+            let is_used = |number: usize| number >= 64 || unused & (1 << number) == 0;
+            let used = all.iter().enumerate().filter(|(number, _)| is_used(*number));
+            let codecs = used.map(|(_, filter)| codec_of(filter)).collect::<Outcome<Vec<_>>>()?;
+            return Ok(Filters::uniform(all.is_empty(), codecs));
         }
+        let codecs = all.iter().map(codec_of).collect::<Outcome<Vec<_>>>()?;
         let (codecs, documents): (Vec<Codec>, Vec<Option<Value>>) = codecs.into_iter().unzip();
         if codecs.contains(&Codec::Other) {
             return Err("its chunks have passed different filters, which cannot be undone here".to_owned());
@@ -434,8 +421,7 @@ mod tests {
     }
 
     fn filters(all: &[FilterDescription], masks: &[u64]) -> Outcome<Filters> {
-        let codecs = all.iter().map(codec_of).collect::<Outcome<Vec<_>>>();
-        Filters::with_masks(codecs, masks.to_vec(), all)
+        Filters::with_masks(masks.to_vec(), all)
     }
 
     fn names(filters: &Filters) -> Vec<&str> {

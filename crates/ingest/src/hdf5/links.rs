@@ -21,6 +21,7 @@ use hdf5_reader::symbol_table::SymbolTableNode;
 use hdf5_reader::{Dataset, Hdf5File};
 use icechunkfs_base::error::{Error, Result};
 
+use super::attributes::Attributes;
 use super::storage::Widths;
 use super::wrong;
 use crate::plan::{MAX_NODES, Omissions};
@@ -52,6 +53,8 @@ pub(super) struct Variable {
     pub(super) address: u64,
     pub(super) dataset: Dataset,
     pub(super) header: Arc<ObjectHeader>,
+    /// Read once: the library parses the header again for them.
+    pub(super) attributes: Attributes,
 }
 
 impl Variable {
@@ -113,7 +116,8 @@ pub(super) fn find(file: &Hdf5File, omissions: &mut Omissions) -> Result<Objects
                 Ok(Object::Group(group)) => waiting.push_back((path, group)),
                 Ok(Object::Variable(dataset, header)) => {
                     let path = renamed(path);
-                    found.variables.push(Variable { path, address, dataset: *dataset, header });
+                    let attributes = dataset.raw_attributes().map_err(|e| e.to_string());
+                    found.variables.push(Variable { path, address, dataset: *dataset, header, attributes });
                 }
                 Ok(Object::Type) => {}
                 Err(error) => omissions.add(|| path, format!("left out: {error}")),

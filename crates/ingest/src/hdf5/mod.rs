@@ -24,13 +24,12 @@ use hdf5_reader::object_header::ObjectHeader;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, Metered};
 
+use self::attributes::Heaps;
 use self::datatype::Type;
 use self::links::{Objects, Variable};
 use self::scales::Scales;
 use crate::chunking::{self, Sizes};
-use crate::data::ArrayData;
 use crate::plan::{Array, Group, Omissions, Plan};
-use crate::run::Run;
 use crate::source::Source;
 
 /// Bytes of an array in the plan and in documents, besides names, attributes and chunks.
@@ -45,16 +44,18 @@ pub(crate) fn plan(source: impl Source + Send + Sync + 'static) -> Result<Metere
     let mut meter = Meter::new("the plan of an import");
     let mut plan = Plan::default();
     let Objects { groups, variables } = links::find(&file, &mut plan.omissions)?;
-    let mut texts = attributes::Texts::default();
+    let mut heaps = Heaps::of(file.root_group().map_err(wrong)?);
     for (path, group) in groups {
-        let values = attributes::of_group(&group, &path, &mut texts, &mut meter, &mut plan.omissions);
+        let shown = if path.is_empty() { "/" } else { &path };
+        let raw = group.raw_attributes().map_err(|e| e.to_string());
+        let attributes = attributes::convert(&raw, shown, None, &mut heaps, &mut meter, &mut plan.omissions)?;
         if path.is_empty() {
-            plan.attributes = values?;
+            plan.attributes = attributes;
         } else {
-            plan.groups.push(Group { path, attributes: values? });
+            plan.groups.push(Group { path, attributes });
         }
     }
-    let scales = Scales::of(&file, &variables, &mut texts, &mut plan.omissions);
+    let scales = Scales::of(&file, &variables, &mut heaps, &mut plan.omissions);
     let mut budget = layout::Budget::default();
     let mut paths: HashSet<String> = plan.groups.iter().map(|group| group.path.clone()).collect();
     for (position, variable) in variables.iter().enumerate() {
@@ -62,14 +63,14 @@ pub(crate) fn plan(source: impl Source + Send + Sync + 'static) -> Result<Metere
             continue;
         }
         let mut parts =
-            Parts { file: &file, scales: &scales, texts: &mut texts, meter: &mut meter, budget: &mut budget };
+            Parts { file: &file, scales: &scales, heaps: &mut heaps, meter: &mut meter, budget: &mut budget };
         match array(&mut parts, position, variable, &mut plan.omissions)? {
             Ok(array) if paths.insert(array.name.clone()) => plan.arrays.push(array),
             Ok(array) => plan.omissions.add(|| array.name, "left out: another object has its name"),
             Err(why) => plan.omissions.add(|| variable.path.clone(), format!("left out: {why}")),
         }
     }
-    // What could not be read is not what the file lacks.
+    // A part that could not be read is not one that the file lacks.
     if let Some(error) = failure.lock().take() {
         return Err(error);
     }
@@ -81,7 +82,7 @@ pub(crate) fn plan(source: impl Source + Send + Sync + 'static) -> Result<Metere
 struct Parts<'a> {
     file: &'a hdf5_reader::Hdf5File,
     scales: &'a Scales,
-    texts: &'a mut attributes::Texts,
+    heaps: &'a mut Heaps,
     meter: &'a mut Meter,
     budget: &'a mut layout::Budget,
 }
@@ -95,7 +96,7 @@ fn array(
     variable: &Variable,
     omissions: &mut Omissions,
 ) -> Result<std::result::Result<Array, String>> {
-    let Facts { space, fill, .. } = match Facts::of(&variable.header) {
+    let Facts { space, fill } = match Facts::of(&variable.header) {
         Ok(facts) => facts,
         Err(why) => return Ok(Err(why)),
     };
@@ -112,8 +113,9 @@ fn array(
         Err(why) => return Ok(Err(why)),
     };
     parts.meter.count(ARRAY + found.data.cost() + dimension_names.iter().map(|name| name.len() as u64).sum::<u64>())?;
-    let of = (kind.element, kind.meanings.as_slice());
-    let values = attributes::of_variable(&variable.dataset, &variable.path, of, parts.texts, parts.meter, omissions)?;
+    let Variable { path, attributes, .. } = variable;
+    let mut values = attributes::convert(attributes, path, Some(kind.element), parts.heaps, parts.meter, omissions)?;
+    attributes::add_meanings(&mut values, &kind.meanings, path, omissions);
     if kind.has_spaces {
         omissions.add(|| variable.path.clone(), "spaces behind shorter texts are kept");
     }
@@ -140,22 +142,22 @@ struct Facts {
 
 impl Facts {
     fn of(header: &ObjectHeader) -> std::result::Result<Self, String> {
-        let mut facts = (None, None);
+        let mut space = None;
+        let mut fill = None;
         for message in &header.messages {
             match message {
-                HdfMessage::Dataspace(space) => facts.0 = Some(space.clone()),
+                HdfMessage::Dataspace(found) => space = Some(found.clone()),
                 // The newer form of the message is the one that has been parsed last.
-                HdfMessage::FillValue(fill) => facts.1 = Some(fill.clone()),
+                HdfMessage::FillValue(found) => fill = Some(found.clone()),
                 HdfMessage::ExternalFiles(_) => return Err("its data are in other files".to_owned()),
                 // The library leaves these where it cannot read them: the filters, for example.
                 HdfMessage::Shared(_) => return Err("a part of its header that cannot be read".to_owned()),
                 _ => {}
             }
         }
-        match facts {
-            (Some(space), fill) if space.dataspace_type != DataspaceType::Null => Ok(Facts { space, fill }),
-            _ => Err("it has no elements, not even none along a dimension".to_owned()),
-        }
+        let space = space.filter(|space: &DataspaceMessage| space.dataspace_type != DataspaceType::Null);
+        let space = space.ok_or("it has no elements, not even none along a dimension")?;
+        Ok(Facts { space, fill })
     }
 }
 
@@ -175,9 +177,4 @@ impl Type {
         self.order.to_big_endian(&mut bytes, size);
         bytes
     }
-}
-
-/// Returns elements that lie in a file one after another from `begin` on.
-fn plain(shape: &[u64], size: u64, begin: u64) -> std::result::Result<ArrayData, String> {
-    Run::new(shape.to_vec(), size, begin, None).map(ArrayData::Plain).map_err(|e| e.to_string())
 }

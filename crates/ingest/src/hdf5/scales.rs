@@ -13,7 +13,7 @@ use hdf5_reader::messages::dataspace::DataspaceMessage;
 use hdf5_reader::messages::datatype::{Datatype, StringSize};
 use hdf5_reader::messages::layout::DataLayout;
 
-use super::attributes::Texts;
+use super::attributes::Heaps;
 use super::links::Variable;
 use crate::plan::Omissions;
 
@@ -57,8 +57,8 @@ struct About {
 
 impl Scales {
     /// Finds the dimensions of `variables`. What cannot be read of a dimension counts as not there.
-    pub(super) fn of(file: &Hdf5File, variables: &[Variable], texts: &mut Texts, omissions: &mut Omissions) -> Self {
-        let about: Vec<About> = variables.iter().map(|variable| About::of(file, variable, texts, omissions)).collect();
+    pub(super) fn of(file: &Hdf5File, variables: &[Variable], heaps: &mut Heaps, omissions: &mut Omissions) -> Self {
+        let about: Vec<About> = variables.iter().map(|variable| About::of(file, variable, heaps, omissions)).collect();
         let names: HashMap<u64, &str> = variables.iter().map(|variable| (variable.address, variable.name())).collect();
         let of_scale = |(variable, about): (&Variable, &About)| about.is_scale.then_some((about.id?, variable.address));
         let by_id: HashMap<i64, u64> = std::iter::zip(variables, &about).filter_map(of_scale).collect();
@@ -133,16 +133,16 @@ impl Unnamed {
 }
 
 impl About {
-    fn of(file: &Hdf5File, variable: &Variable, texts: &mut Texts, omissions: &mut Omissions) -> Self {
+    fn of(file: &Hdf5File, variable: &Variable, heaps: &mut Heaps, omissions: &mut Omissions) -> Self {
         let mut about = About::default();
         let mut name = Vec::new();
-        for attribute in variable.dataset.raw_attributes().unwrap_or_default() {
+        for attribute in variable.attributes.iter().flatten() {
             match attribute.name() {
-                CLASS => about.is_scale = text(&attribute).starts_with(SCALE),
-                NAME => name = text(&attribute).to_vec(),
-                ID => about.id = integers(&attribute).first().copied(),
-                COORDINATES => about.coordinates = integers(&attribute),
-                LIST => match scales_in(file, variable, &attribute, texts) {
+                CLASS => about.is_scale = text(attribute).starts_with(SCALE),
+                NAME => name = text(attribute).to_vec(),
+                ID => about.id = integers(attribute).first().copied(),
+                COORDINATES => about.coordinates = integers(attribute),
+                LIST => match scales_in(file, attribute, heaps) {
                     Ok(list) => about.list = list,
                     Err(why) => omissions
                         .add(|| variable.path.clone(), format!("the names of its dimensions are left out: {why}")),
@@ -167,16 +167,11 @@ impl About {
 }
 
 /// Returns the scales that `attribute`, a list of references for each axis, refers to.
-fn scales_in(
-    file: &Hdf5File,
-    variable: &Variable,
-    attribute: &RawAttribute,
-    texts: &mut Texts,
-) -> Result<Vec<Option<u64>>, String> {
+fn scales_in(file: &Hdf5File, attribute: &RawAttribute, heaps: &mut Heaps) -> Result<Vec<Option<u64>>, String> {
     let size = file.superblock().offset_size;
-    let lists = attribute.message().raw_data.chunks_exact(variable.dataset.vlen_reference_size().max(1));
+    let lists = attribute.message().raw_data.chunks_exact(heaps.reference());
     let first = |reference: &[u8]| {
-        let references = texts.take(&variable.dataset, reference, size.into())?;
+        let references = heaps.read(reference, size.into())?;
         let Some(first) = references.get(..size.into()) else { return Ok(None) };
         hdf5_reader::reference::resolve_object_reference(first, size).map(Some).map_err(|e| e.to_string())
     };

@@ -78,7 +78,7 @@ pub(super) fn open(source: impl Source + Send + Sync + 'static) -> Result<(Hdf5F
     let blocks = BlockCacheStorage::new(Arc::new(reading), BLOCK, BLOCKS);
     let options = OpenOptions::default().with_chunk_cache_bytes(0).with_max_object_header_bytes(MAX_HEADER);
     let file = Hdf5File::from_storage_with_options(Arc::new(blocks), options).map_err(wrong)?;
-    // What its writer has not written yet would be taken for fill values.
+    // Chunks that its writer has not written yet would be taken for fill values.
     if file.superblock().version >= 3 && file.superblock().consistency_flags & OPEN_FOR_WRITING != 0 {
         let message = "a program has it open for writing, or was stopped while it had: close it there; `h5clear -s FILE` takes the \
                        mark away";

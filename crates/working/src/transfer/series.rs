@@ -80,17 +80,9 @@ struct AppendedChunk {
     earlier: Option<NodeIndex>,
     /// Bytes as it is stored.
     length: u64,
-    /// Bytes of memory that making it takes.
-    workspace: u64,
 }
 
 impl AppendedChunk {
-    fn new(files: &Arc<Files>, array: &Arc<Growing>, coords: Coords, earlier: Option<NodeIndex>) -> Self {
-        let length = array.chunk_bytes();
-        let workspace = array.workspace(&files.plans());
-        AppendedChunk { files: Arc::clone(files), array: Arc::clone(array), coords, earlier, length, workspace }
-    }
-
     /// Returns the chunk with its length, which only making it tells if it is compressed.
     fn measured(self) -> Result<Self> {
         if !self.array.is_coded() {
@@ -115,7 +107,7 @@ impl MadeChunk for AppendedChunk {
     }
 
     fn workspace(&self) -> u64 {
-        self.workspace
+        self.array.workspace()
     }
 
     fn is_new(&self) -> bool {
@@ -359,6 +351,7 @@ impl<'a> Archive<'a> {
                 planned::add_array(&mut scanned, *position, array, first, &mut meter)?;
             }
         }
+        let plans = files.plans();
         for array in series.growing {
             let there = self.group.and_then(|group| self.tree.table().child(group, &array.name));
             if there.is_some_and(|node| is_group(self.tree, node)) {
@@ -375,7 +368,7 @@ impl<'a> Archive<'a> {
                 meter.count(CHUNK_COST)?;
                 let key = encoding.key(&coords);
                 let earlier = node.filter(|_| array.has_earlier(&coords));
-                if let Some(made) = chunk(files, &array, coords, earlier).await? {
+                if let Some(made) = chunk(files, &plans, &array, coords, earlier).await? {
                     scanned.add_over(&format!("{}/{key}", array.name), ScannedFile::Chunk(made));
                 }
             }
@@ -385,18 +378,20 @@ impl<'a> Archive<'a> {
     }
 }
 
-/// Returns the chunk at `coords`: one of a file as it is, or one that is made of elements; none if
-/// a file has nothing there.
+/// Returns the chunk at `coords`: one of `files`, whose plans are `plans`, as it is, or one that is
+/// made of elements; none if a file has nothing there.
 async fn chunk(
     files: &Arc<Files>,
+    plans: &[&Plan],
     array: &Arc<Growing>,
     coords: Coords,
     earlier: Option<NodeIndex>,
 ) -> Result<Option<Arc<dyn MadeChunk>>> {
-    let whole = array.whole_chunk(&files.plans(), &coords).filter(|_| earlier.is_none());
+    let whole = array.whole_chunk(plans, &coords).filter(|_| earlier.is_none());
     let found = whole.and_then(|whole| Some((files.originals.get(whole.file)?, whole)));
     let Some((original, whole)) = found else {
-        let made = AppendedChunk::new(files, array, coords, earlier);
+        let length = array.chunk_bytes();
+        let made = AppendedChunk { files: Arc::clone(files), array: Arc::clone(array), coords, earlier, length };
         return Ok(Some(Arc::new(blocking(move || made.measured()).await?)));
     };
     let of_file = original.plan.arrays.get(whole.array).ok_or_else(|| Error::invalid("an array of no file"))?;

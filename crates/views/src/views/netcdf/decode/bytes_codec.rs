@@ -10,6 +10,7 @@ use super::blosc;
 use super::checksums::{self, Checksum};
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_base::memory;
+use icechunkfs_format::zarr::filters::unshuffled;
 
 /// First bytes of a stream of XZ.
 const XZ_MAGIC: &[u8] = b"\xFD7zXZ\0";
@@ -259,21 +260,6 @@ fn lzma(stored: &[u8], form: LzmaForm, output: Output) -> Result<Vec<u8>> {
 /// Returns true if `stored` begins as a stream of XZ does, or is the beginning of one.
 fn is_begin_of_xz(stored: &[u8]) -> bool {
     stored.starts_with(XZ_MAGIC) || XZ_MAGIC.starts_with(stored)
-}
-
-/// Reverses a byte shuffle: the first bytes of all elements, then the second ones, and so on; a
-/// rest is as it was.
-fn unshuffled(stored: &[u8], size: usize) -> Vec<u8> {
-    let count = stored.len() / size;
-    let mut decoded = stored.to_vec();
-    for (plane, bytes) in stored.chunks_exact(count.max(1)).take(if count == 0 { 0 } else { size }).enumerate() {
-        for (element, byte) in decoded.chunks_exact_mut(size).zip(bytes) {
-            if let Some(place) = element.get_mut(plane) {
-                *place = *byte;
-            }
-        }
-    }
-    decoded
 }
 
 #[cfg(test)]

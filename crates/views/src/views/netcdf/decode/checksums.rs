@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::super::hdf5::lookup3;
 use icechunkfs_base::error::{Error, Result};
+use icechunkfs_format::zarr::filters::fletcher32;
 
 /// Kind of a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +43,6 @@ pub(super) const LENGTH: usize = 4;
 const ADLER: u32 = 65_521;
 /// Bytes after which the sums of Adler-32 are reduced, at the latest: they fit 32 bits.
 const ADLER_STEP: usize = 5552;
-/// Pairs of bytes after which the sums of Fletcher-32 are reduced.
-const FLETCHER_STEP: usize = 360;
 
 impl Checksum {
     /// Parses a codec; none if it is no checksum, or one with settings that this program does not
@@ -131,29 +130,6 @@ fn adler32(data: &[u8]) -> u32 {
         high %= ADLER;
     }
     high << 16 | low
-}
-
-fn fletcher32(data: &[u8]) -> u32 {
-    let reduced = |sum: u32| (sum & 0xFFFF) + (sum >> 16);
-    let mut first = 0_u32;
-    let mut second = 0_u32;
-    let (pairs, rest) = data.as_chunks::<2>();
-    for step in pairs.chunks(FLETCHER_STEP) {
-        for pair in step {
-            // The sums may wrap, as they do in C.
-            first = first.wrapping_add(u32::from(u16::from_be_bytes(*pair)));
-            second = second.wrapping_add(first);
-        }
-        first = reduced(first);
-        second = reduced(second);
-    }
-    if let [last] = rest {
-        first = first.wrapping_add(u32::from(*last) << 8);
-        second = second.wrapping_add(first);
-        first = reduced(first);
-        second = reduced(second);
-    }
-    reduced(second) << 16 | reduced(first)
 }
 
 #[cfg(test)]
