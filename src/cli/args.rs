@@ -32,6 +32,7 @@ use super::push::PushArgs;
 use super::refs::RefsArgs;
 use super::restore::RestoreArgs;
 use super::revert::RevertArgs;
+use super::rewrite_locations::RewriteLocationsArgs;
 use super::rewrite_manifests::RewriteManifestsArgs;
 use super::run::RunArgs;
 use super::show::ShowArgs;
@@ -222,6 +223,11 @@ pub(crate) enum Command {
     /// Rewrite all manifests of a branch in a commit that changes nothing else: split by other
     /// rules, or merged where many commits have left many.
     RewriteManifests(Box<RewriteManifestsArgs>),
+    /// Let references lead to where the files of an archive were moved, in a commit that changes
+    /// nothing else. `ls --virtual` lists the files.
+    ///
+    /// Earlier commits keep the old locations: mount those with --virtual-map FROM=TO.
+    RewriteLocations(Box<RewriteLocationsArgs>),
     /// Discard the uncommitted changes in a mount. Untracked files stay.
     #[command(after_help = examples::DISCARD)]
     Discard(DiscardArgs),

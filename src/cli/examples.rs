@@ -164,7 +164,8 @@ Examples:
 pub(super) const IMPORT: &str = "\
 Examples:
   icechunkfs import plain repo -m 'First data'
-  icechunkfs import sst.nc repo --path sst";
+  icechunkfs import sst.nc repo --path sst
+  icechunkfs import sst.nc repo --path there --virtual --set-container";
 
 pub(super) const SHOW: &str = "\
 Examples:
@@ -190,7 +191,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Create and change", &["init", "branch", "tag", "merge", "undo", "config", "amend", "squash"]),
     ("Copy in and out", &["clone", "push", "pull", "import", "export"]),
     ("Maintain", &["expire", "gc"]),
-    ("Advanced", &["ops", "rewrite-manifests", "migrate"]),
+    ("Advanced", &["ops", "rewrite-manifests", "rewrite-locations", "migrate"]),
 ];
 
 /// Returns the template of the program's own help: clap lists commands in one list only.

@@ -22,6 +22,7 @@ use icechunkfs_store::recognize::{self, Kind};
 use icechunkfs_store::storage::location::{Location, StorePlace};
 use icechunkfs_store::storage::{self, Storage, settings::Settings};
 use icechunkfs_working::transfer::import::{self, ImportMeans, ImportOptions, ImportResult, ImportTarget};
+use icechunkfs_working::transfer::referring::Referring;
 use icechunkfs_working::transfer::series::Appending;
 use icechunkfs_working::transfer::{Counters, SkippedPath};
 
@@ -50,6 +51,18 @@ pub(crate) struct ImportArgs {
     /// Leave out files whose values of the coordinate are there already.
     #[arg(long, requires = "append_dim")]
     skip_existing: bool,
+    /// Refer to the chunks of NetCDF and HDF5 files instead of copying them, as far as they are
+    /// chunks of Zarr. The files must stay as they are, where they are; a changed one is an error
+    /// where it is read.
+    #[arg(long = "virtual")]
+    refer: bool,
+    /// Copy chunks smaller than this all the same.
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size::parse, requires = "refer")]
+    copy_below: u64,
+    /// Add a container for the directory of the files to the configuration, which programs of
+    /// Icechunk need to read references, if there is none.
+    #[arg(long, requires = "refer")]
+    set_container: bool,
     /// The commit message [default: Import of SRC].
     #[arg(short, long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     message: String,
@@ -78,7 +91,8 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pack_below: u64,
     /// Print {"snapshot", "created_repository", "rebased_over", "nodes_created", "nodes_updated",
-    /// "nodes_deleted", "chunks_written", "bytes_written", "chunks_deleted", "chunks_unchanged",
+    /// "nodes_deleted", "chunks_written", "bytes_written", "chunks_referred", "bytes_referred",
+    /// "allow_virtual": [PREFIX], "chunks_deleted", "chunks_unchanged",
     /// "untracked": [PATH], "untracked_count", "skipped": [FILE], "skipped_count", "left_out":
     /// [{"path", "why"}], "left_out_count", "warnings": [{"path", "why"}], "warnings_count",
     /// "faults": [{"path", "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if
@@ -106,6 +120,9 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
             allow_gaps: arguments.allow_gaps,
             skip_existing: arguments.skip_existing,
         }),
+        referring: arguments
+            .refer
+            .then_some(Referring { copy_below: arguments.copy_below, set_container: arguments.set_container }),
     };
     let limits = open::MemoryLimits::default();
     let engine_options =
@@ -307,6 +324,10 @@ fn to_text(imported: &ImportResult, arguments: &ImportArgs) -> String {
         text += &format!(", {nodes_deleted} deleted");
     }
     text += &format!("; {} chunks, {}", imported.chunks_written, size::text(imported.bytes_written));
+    if imported.chunks_referred > 0 {
+        let referred = size::counted(imported.chunks_referred as u64, "chunk");
+        text += &format!("; references to {referred}, {}", size::text(imported.bytes_referred));
+    }
     if *chunks_deleted > 0 {
         text += &format!(", {chunks_deleted} deleted");
     }
@@ -317,6 +338,9 @@ fn to_text(imported: &ImportResult, arguments: &ImportArgs) -> String {
         text += &format!("; rebased onto {} concurrent commits", imported.rebased_over.len());
     }
     text.push('\n');
+    for prefix in &imported.allow_virtual {
+        text += &format!("the references are read with --allow-virtual {}\n", shell::quote(prefix));
+    }
     if imported.untracked_count > 0 {
         let paths = imported.untracked.iter().map(|path| format!("  {path}"));
         text += &format!("left out, since Zarr has no place for it:\n{}\n", listed(paths, imported.untracked_count));

@@ -8,7 +8,7 @@ use super::repo_args::{RefArgs, RepoArgs};
 use super::table::Columns;
 use super::view_args::ViewArgs;
 use super::virtual_args::VirtualArgs;
-use super::{ls_view, open, shards};
+use super::{ls_view, ls_virtual, open, shards};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace};
@@ -28,6 +28,11 @@ pub(crate) struct LsArgs {
     /// file's beginning.
     #[arg(long)]
     pub(super) shards: bool,
+    /// List the files outside the repository that chunks below PATH refer to instead, each with
+    /// the number and the bytes of its chunks. With --json a list of {"location", "chunks",
+    /// "bytes"}.
+    #[arg(long = "virtual", conflicts_with_all = ["shards", "recursive"])]
+    files: bool,
     #[command(flatten)]
     pub(super) view: ViewArgs,
     /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}; of a view a list of its files,
@@ -62,6 +67,9 @@ type Listed = (NodeIndex, Option<(u64, u64)>);
 pub(crate) fn run(arguments: &LsArgs) -> Result<()> {
     if arguments.shards {
         return shards::run(arguments);
+    }
+    if arguments.files {
+        return ls_virtual::run(arguments);
     }
     if !arguments.view.options()?.is_native() {
         return ls_view::run(arguments);

@@ -35,6 +35,7 @@ mod log;
 mod logging;
 mod ls;
 mod ls_view;
+mod ls_virtual;
 mod merge;
 mod metrics_server;
 mod migrate;
@@ -55,6 +56,7 @@ mod replace_commits;
 mod repo_args;
 mod restore;
 mod revert;
+mod rewrite_locations;
 mod rewrite_manifests;
 mod run;
 mod service_manager;
@@ -125,6 +127,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Restore(restore) => restore::run(&restore),
         Command::Revert(revert) => revert::run(&revert),
         Command::Undo(undo) => undo::run(&undo),
+        Command::RewriteLocations(rewrite) => rewrite_locations::run(&rewrite),
         Command::RewriteManifests(rewrite) => rewrite_manifests::run(&rewrite),
         Command::Squash(squash) => squash::run(&squash),
         Command::Discard(discard) => control_client::discard(&discard),

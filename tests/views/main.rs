@@ -18,6 +18,7 @@ mod export;
 #[cfg(feature = "netcdf")]
 mod import_hdf5;
 mod import_netcdf;
+mod import_virtual;
 #[cfg(feature = "netcdf")]
 mod matrix;
 mod memory;

@@ -51,9 +51,11 @@ pub(crate) const GROWING: u64 = 64 << 10;
 /// Most rows of such a chunk, as long as there are few.
 const GROWING_ROWS: u64 = 1024;
 
-/// Returns the chunk for an array of `shape`, `total` long in the end, to which others will be
-/// appended along `axis`.
-pub(crate) fn growing_chunk(shape: &[u64], axis: usize, total: u64, size: u64, sizes: Sizes) -> Vec<u64> {
+/// Returns the chunk for an array of `shape` with elements of `size` bytes, `total` long in the end,
+/// to which others will be appended along `axis`. A row that has at least the bytes `alone` is in
+/// chunks of its own, so that each is in one file, whatever the files have of them.
+pub(crate) fn growing_chunk(shape: &[u64], axis: usize, total: u64, size: u64, alone: Option<u64>) -> Vec<u64> {
+    let sizes = Sizes::USUAL;
     let inner = shape.get(1..).unwrap_or_default();
     if axis != 0 {
         return chunk_shape(shape, size, sizes);
@@ -63,7 +65,8 @@ pub(crate) fn growing_chunk(shape: &[u64], axis: usize, total: u64, size: u64, s
     let slab = inner.iter().fold(size, |bytes, length| bytes.saturating_mul(*length)).max(1);
     let many = (sizes.records / slab).min(total / 16);
     let few = (GROWING / slab).min(GROWING_ROWS);
-    chunk.insert(0, if is_cut { 1 } else { many.max(few).max(1) });
+    let is_alone = is_cut || alone.is_some_and(|bytes| bytes <= slab);
+    chunk.insert(0, if is_alone { 1 } else { many.max(few).max(1) });
     chunk
 }
 
@@ -102,13 +105,15 @@ mod tests {
 
     #[test]
     fn arrays_that_grow_have_chunks_that_are_cheap_to_store_again() {
-        let chunk = |shape: &[u64], axis, total| growing_chunk(shape, axis, total, 8, Sizes::USUAL);
+        let chunk = |shape: &[u64], axis, total| growing_chunk(shape, axis, total, 8, None);
         assert_eq!(chunk(&[1], 0, 1), [1024]);
         assert_eq!(chunk(&[1000], 0, 1_000_000), [62_500]);
         assert_eq!(chunk(&[3, 100], 0, 3), [81, 100]);
         assert_eq!(chunk(&[3, 1000, 1000], 0, 3), [1, 1000, 1000]);
         assert_eq!(chunk(&[3, 10, 1 << 20], 0, 3), [1, 2, 1 << 20]);
         assert_eq!(chunk(&[7, 3], 1, 30), [7, 3]);
+        let alone = |length| growing_chunk(&[3, length], 0, 3, 8, Some(800));
+        assert_eq!([alone(100), alone(99)], [[1, 100], [82, 99]]);
     }
 
     #[test]

@@ -16,6 +16,8 @@ use crate::source::{InMemory, Source};
 pub(crate) const MAX_STORED: u64 = 256 << 20;
 /// Bytes that filters may add to a chunk, besides a part of its length: heads and checksums.
 const LONGER: u64 = 4 << 10;
+/// Bytes of a checksum behind a chunk.
+const CHECKSUM: u64 = 4;
 
 /// Place of the elements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -110,7 +112,7 @@ impl Stored {
         }
         // Filters make what they cannot pack a little longer.
         let most = self.chunk_bytes().saturating_add(self.chunk_bytes() / 8).saturating_add(LONGER);
-        let least = if self.has_checksum() { 5 } else { 1 };
+        let least = if self.has_checksum() { CHECKSUM + 1 } else { 1 };
         let is_inside = |place: &ChunkPlace| {
             (least..=most).contains(&place.length)
                 && place.offset.checked_add(place.length).is_some_and(|end| end <= length)
@@ -162,12 +164,20 @@ impl Stored {
         Ok(())
     }
 
+    /// Returns the bytes of the file that are the chunk at `position` in Zarr; none if that is not
+    /// there, or is made of others.
+    pub(crate) fn place_of(&self, position: u64) -> Option<Range<u64>> {
+        let place = self.at(position).filter(|_| self.converted.is_none())?;
+        let checksum = if self.has_checksum() { CHECKSUM } else { 0 };
+        Some(place.offset..place.offset.checked_add(place.length)?.checked_sub(checksum)?)
+    }
+
     /// Returns the chunk at `place` as it is stored in Zarr.
     fn made(&self, source: &dyn Source, place: &ChunkPlace) -> Result<Vec<u8>> {
         let Some(codecs) = &self.converted else {
             let bytes = self.bytes_at(source, place)?;
             // The chunk in front of the checksum may have any length.
-            let length = (bytes.len() as u64).saturating_sub(4);
+            let length = (bytes.len() as u64).saturating_sub(CHECKSUM);
             return codec::decode(self.filters.last().copied().into_iter(), bytes, length);
         };
         codec::encode(codecs, self.decoded(source, place)?)
@@ -205,7 +215,7 @@ impl Stored {
     fn length(&self, source: &dyn Source, place: &ChunkPlace) -> Result<u64> {
         match self.converted {
             Some(_) => self.made(source, place).map(|chunk| chunk.len() as u64),
-            None if self.has_checksum() => Ok(place.length.saturating_sub(4)),
+            None if self.has_checksum() => Ok(place.length.saturating_sub(CHECKSUM)),
             None => Ok(place.length),
         }
     }
@@ -336,6 +346,11 @@ mod tests {
         let plain = Stored { chunks: vec![ChunkPlace { offset: 0, length: 4, mask: 1, ..place }], ..made };
         assert_eq!(read(&plain, 0..4).unwrap(), [0, 0, 0, 0]);
         assert!(as_it_is.read(&Bytes(file.clone()), 4, 0..1, &mut Vec::new()).is_err());
+        // Only what is read as it is can be referred to, without the checksum at its end.
+        assert_eq!(as_it_is.place_of(3), Some(7..7 + length));
+        assert_eq!((plain.place_of(3), as_it_is.place_of(4)), (None, None));
+        let checked = Stored { filters: vec![zlib, Codec::Checksum], ..as_it_is };
+        assert_eq!(checked.place_of(3), Some(7..7 + length - CHECKSUM));
     }
 
     #[test]

@@ -179,6 +179,25 @@ impl Array {
         stored.listed(source, &self.grid()?).map(Some)
     }
 
+    /// Returns the bytes of the file that are the chunk at `coords`, as it is stored in Zarr; none
+    /// if the file does not have it, or if it has to be made.
+    pub fn place_of(&self, coords: &[u32]) -> Option<Range<u64>> {
+        match &self.data {
+            ArrayData::Stored(stored) => stored.place_of(data::position_of(coords, &self.grid().ok()?)?),
+            ArrayData::Plain(run) => {
+                let region = region(coords, &self.chunk_shape, self.shape());
+                run.place_of(&region).filter(|_| is_full(&region, &self.chunk_shape))
+            }
+            ArrayData::Inline { .. } => None,
+        }
+    }
+
+    /// Returns true if the array is the coordinate of its dimension.
+    pub fn is_coordinate(&self) -> bool {
+        let name = self.name.rsplit_once('/').map_or(self.name.as_str(), |(_, name)| name);
+        self.dimension_names == [name]
+    }
+
     /// Appends `range` of the chunk at `coords`, which [`Array::stored_chunks`] has listed, to
     /// `out`.
     ///
@@ -314,6 +333,11 @@ pub(crate) fn region(coords: &[u32], chunk_shape: &[u64], shape: &[u64]) -> Vec<
         start..start.saturating_add(*chunk).min(*length)
     };
     std::iter::zip(coords, std::iter::zip(chunk_shape, shape)).map(of_axis).collect()
+}
+
+/// Returns true if `region` is that of a chunk of which nothing lies beyond the end of the array.
+pub(crate) fn is_full(region: &[Range<u64>], chunk_shape: &[u64]) -> bool {
+    std::iter::zip(region, chunk_shape).all(|(range, length)| range.end - range.start == *length)
 }
 
 /// Returns the chunks per dimension; none if the format cannot number them.

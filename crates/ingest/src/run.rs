@@ -84,22 +84,9 @@ impl Run {
         if region.iter().any(Range::is_empty) {
             return Ok(());
         }
-        // From the last dimension on, those that are read whole make one piece with the next.
         let strides = self.strides();
-        let mut piece = self.size;
-        let mut outer = region.len();
-        for (axis, range) in region.iter().enumerate().rev() {
-            if strides.get(axis) != Some(&piece) {
-                break;
-            }
-            outer = axis;
-            piece = piece.saturating_mul(range.end - range.start);
-            if range.end - range.start != self.shape.get(axis).copied().unwrap_or_default() {
-                break;
-            }
-        }
-        let offsets = std::iter::zip(region, &strides).map(|(range, stride)| range.start.saturating_mul(*stride));
-        let begin = offsets.fold(self.begin, u64::saturating_add);
+        let (outer, piece) = self.piece(region, &strides);
+        let begin = self.begin_of(region, &strides);
         let lengths: Vec<u64> = region.iter().map(|range| range.end - range.start).collect();
         // The innermost of the others gives the number of pieces, and how far they are apart.
         let Some((inner, others)) = lengths.get(..outer).and_then(<[u64]>::split_last) else {
@@ -115,6 +102,41 @@ impl Run {
                 return Ok(());
             }
         }
+    }
+
+    /// Returns the bytes of the file that have the elements in `region`, in the order of C; none if
+    /// there is no such region, or if others lie between.
+    pub(crate) fn place_of(&self, region: &[Range<u64>]) -> Option<Range<u64>> {
+        check_region(region, &self.shape).ok()?;
+        let strides = self.strides();
+        let (outer, piece) = self.piece(region, &strides);
+        let is_one = region.get(..outer)?.iter().all(|range| range.end - range.start == 1);
+        let begin = self.begin_of(region, &strides);
+        Some(begin..begin.checked_add(piece)?).filter(|place| is_one && !place.is_empty())
+    }
+
+    /// Returns how many dimensions of `region` lie apart, and the bytes of a piece of the others:
+    /// from the last dimension on, those that are taken whole make one piece with the next.
+    fn piece(&self, region: &[Range<u64>], strides: &[u64]) -> (usize, u64) {
+        let mut piece = self.size;
+        let mut outer = region.len();
+        for (axis, range) in region.iter().enumerate().rev() {
+            if strides.get(axis) != Some(&piece) {
+                break;
+            }
+            outer = axis;
+            piece = piece.saturating_mul(range.end - range.start);
+            if range.end - range.start != self.shape.get(axis).copied().unwrap_or_default() {
+                break;
+            }
+        }
+        (outer, piece)
+    }
+
+    /// Returns the position of the first element of `region`, in bytes.
+    fn begin_of(&self, region: &[Range<u64>], strides: &[u64]) -> u64 {
+        let offsets = std::iter::zip(region, strides).map(|(range, stride)| range.start.saturating_mul(*stride));
+        offsets.fold(self.begin, u64::saturating_add)
     }
 
     /// Returns the bytes from one element to the next along each dimension.
@@ -275,6 +297,15 @@ mod tests {
                 for (e, f) in [(0, 5), (1, 5), (2, 3)] {
                     let mut read = Vec::new();
                     run.read(&file, &[a..b, c..d, e..f], &mut read).unwrap();
+                    let place = run.place_of(&[a..b, c..d, e..f]);
+                    let is_one = b - a == 1 && ((c, d) != (0, 2) || (e, f) == (0, 5));
+                    assert_eq!(place.is_some(), is_one, "{a}..{b}, {c}..{d}, {e}..{f}");
+                    if let Some(place) = place {
+                        assert_eq!(
+                            read,
+                            file.0[usize::try_from(place.start).unwrap()..usize::try_from(place.end).unwrap()]
+                        );
+                    }
                     let wanted: Vec<u8> = (a..b)
                         .flat_map(|i| (c..d).flat_map(move |j| (e..f).map(move |k| (i, j, k))))
                         .flat_map(|(i, j, k)| element(i, j, k))

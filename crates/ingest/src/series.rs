@@ -13,8 +13,9 @@ use icechunkfs_format::zarr::Coords;
 use icechunkfs_format::zarr::array::regular_chunk;
 use serde_json::{Map, Value, json};
 
-use crate::chunking::{self, Sizes};
+use crate::chunking;
 use crate::codec::{self, Codec};
+use crate::data::ArrayData;
 use crate::plan::{self, Array, Omissions, Plan};
 use crate::run::{place_block, product};
 use crate::source::Source;
@@ -131,6 +132,11 @@ impl Growing {
         self.chunk_shape.iter().fold(self.fill.len() as u64, |bytes, length| bytes.saturating_mul(*length))
     }
 
+    /// Returns true if the array is the coordinate of its dimension.
+    pub fn is_coordinate(&self) -> bool {
+        self.document.get("dimension_names") == Some(&json!([self.name]))
+    }
+
     /// Returns the chunks that the files have elements of: a range of each dimension of the grid.
     ///
     /// Errors: [`ErrorKind::InvalidInput`] if the format cannot number them.
@@ -169,22 +175,51 @@ impl Growing {
     pub fn whole_chunk(&self, plans: &[&Plan], coords: &[u32]) -> Option<Whole> {
         let along = plan::region(coords, &self.chunk_shape, &self.shape).get(self.axis)?.clone();
         let length = *self.chunk_shape.get(self.axis)?;
-        let next = self.parts.partition_point(|part| part.place.end <= along.start);
-        // Elements of the archive may be before the first part.
-        let is_all = |part: &&Part| part.place.start <= along.start && along.end <= part.place.end;
-        let part = self.parts.get(next).filter(is_all)?;
+        let part = self.part_with(&along)?;
         let before = along.start - part.place.start;
         let array = plans.get(part.file)?.arrays.get(part.array)?;
-        let has_codecs =
-            std::iter::zip(&self.codecs, codec::all_of(&array.codecs)).all(|(one, other)| one.is_like(other));
         let is_whole = before.is_multiple_of(length)
             && array.is_copied()
             && array.chunk_shape == self.chunk_shape
-            && array.codecs.len() == self.codecs.len()
-            && has_codecs;
+            && self.has_codecs_of(array);
         let mut coords = Coords::from_slice(coords);
         *coords.get_mut(self.axis)? = u32::try_from(before / length).ok()?;
         is_whole.then_some(Whole { file: part.file, array: part.array, coords })
+    }
+
+    /// Returns a file, by position, and the bytes in it that are the chunk at `coords`; none if
+    /// that has to be made, or is not full along the dimension: what is appended later has to be
+    /// put into it.
+    pub fn place_of(&self, plans: &[&Plan], coords: &[u32]) -> Option<(usize, Range<u64>)> {
+        let mut region = plan::region(coords, &self.chunk_shape, &self.shape);
+        let along = region.get(self.axis)?.clone();
+        if along.end - along.start != *self.chunk_shape.get(self.axis)? {
+            return None;
+        }
+        if let Some(whole) = self.whole_chunk(plans, coords) {
+            let array = plans.get(whole.file)?.arrays.get(whole.array)?;
+            return Some((whole.file, array.place_of(&whole.coords)?));
+        }
+        let part = self.part_with(&along)?;
+        let array = plans.get(part.file)?.arrays.get(part.array)?;
+        let ArrayData::Plain(run) = &array.data else { return None };
+        let is_full = plan::is_full(&region, &self.chunk_shape);
+        *region.get_mut(self.axis)? = along.start - part.place.start..along.end - part.place.start;
+        let place = run.place_of(&region).filter(|_| is_full && self.has_codecs_of(array))?;
+        Some((part.file, place))
+    }
+
+    /// Returns the part that has all elements in the range `along` of the dimension.
+    fn part_with(&self, along: &Range<u64>) -> Option<&Part> {
+        let next = self.parts.partition_point(|part| part.place.end <= along.start);
+        // Elements of the archive may be before the first part.
+        let is_all = |part: &&Part| part.place.start <= along.start && along.end <= part.place.end;
+        self.parts.get(next).filter(is_all)
+    }
+
+    fn has_codecs_of(&self, array: &Array) -> bool {
+        let others = codec::all_of(&array.codecs);
+        self.codecs.len() == others.len() && std::iter::zip(&self.codecs, others).all(|(one, other)| one.is_like(other))
     }
 
     /// Appends the chunk at `coords`, as it is stored, to `out`: what `earlier`, the chunk that is
@@ -238,13 +273,15 @@ impl Growing {
 }
 
 /// Plans to put `files` one after another along `dimension`, behind the arrays of an archive; none
-/// if there is no archive yet. Returns all reasons why files do not fit, if there are any.
+/// if there is no archive yet. Chunks of at least the bytes `referred` will be references, as far
+/// as they are in one file. Returns all reasons why files do not fit, if there are any.
 ///
 /// Errors: [`ErrorKind::InvalidInput`] if no variable has the dimension.
 pub fn plan(
     archive: Option<&[Existing]>,
     files: &[&Plan],
     dimension: &str,
+    referred: Option<u64>,
 ) -> Result<std::result::Result<Series, Vec<Refusal>>> {
     let Some(first) = files.first() else { return Err(Error::invalid("no file is to be appended")) };
     if !first.arrays.iter().any(|array| axis_of(array, dimension).is_some()) {
@@ -310,7 +347,7 @@ pub fn plan(
             Some(axis) => {
                 let document = match archive {
                     Some(_) => document,
-                    None => in_growing_chunks(array, document, axis, &parts),
+                    None => in_growing_chunks(array, document, axis, &parts, referred),
                 };
                 series.growing.push(growing(array, document, axis, start..end, parts, files));
             }
@@ -371,14 +408,16 @@ fn in_growing_chunks(
     mut document: Map<String, Value>,
     axis: usize,
     parts: &[Part],
+    referred: Option<u64>,
 ) -> Map<String, Value> {
     let length = array.chunk_shape.get(axis).copied().unwrap_or(1).max(1);
     let are_whole = parts.iter().all(|part| (part.place.end - part.place.start).is_multiple_of(length));
-    if array.is_stored() && (are_whole || array.chunk_bytes() >= chunking::GROWING) {
+    let is_long = array.chunk_bytes() >= referred.unwrap_or(chunking::GROWING).min(chunking::GROWING);
+    if array.is_stored() && (are_whole || is_long) {
         return document;
     }
     let total = parts.last().map_or(0, |part| part.place.end);
-    let chunk = chunking::growing_chunk(array.shape(), axis, total, array.fill().len() as u64, Sizes::USUAL);
+    let chunk = chunking::growing_chunk(array.shape(), axis, total, array.fill().len() as u64, referred);
     let grid = json!({"name": "regular", "configuration": {"chunk_shape": chunk}});
     document.insert("chunk_grid".to_owned(), grid);
     document

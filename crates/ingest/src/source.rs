@@ -1,6 +1,6 @@
 //! The file that a plan is made of.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -57,11 +57,10 @@ struct State {
 }
 
 impl State {
-    fn of(file: &File) -> Result<Self> {
-        let found = file.metadata().map_err(|e| Error::io("the file", e))?;
+    fn of(found: &Metadata) -> Self {
         let modified = (found.mtime(), found.mtime_nsec());
         let changed = (found.ctime(), found.ctime_nsec());
-        Ok(State { length: found.len(), modified, changed })
+        State { length: found.len(), modified, changed }
     }
 }
 
@@ -70,7 +69,16 @@ impl LocalFile {
     ///
     /// Errors: if its length cannot be had.
     pub fn new(file: File) -> Result<Self> {
-        Ok(LocalFile { opened: State::of(&file)?, file })
+        let found = file.metadata().map_err(|e| Error::io("the file", e))?;
+        Ok(LocalFile { opened: State::of(&found), file })
+    }
+
+    /// Returns the state of the file.
+    ///
+    /// Errors: [`ErrorKind::Stale`] if it has changed since it was opened.
+    pub fn metadata(&self) -> Result<Metadata> {
+        let metadata = self.file.metadata().map_err(|e| Error::io("the file", e))?;
+        if State::of(&metadata) == self.opened { Ok(metadata) } else { Err(changed()) }
     }
 
     /// Returns the number of the descriptor.
@@ -88,6 +96,10 @@ impl LocalFile {
     }
 }
 
+fn changed() -> Error {
+    Error::new(ErrorKind::Stale, "the file was changed while it was read: try again")
+}
+
 impl Source for LocalFile {
     fn length(&self) -> u64 {
         self.opened.length
@@ -96,9 +108,7 @@ impl Source for LocalFile {
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let read = self.file.read_exact_at(into, offset);
         // After the read: a change before it is seen, too.
-        if State::of(&self.file)? != self.opened {
-            return Err(Error::new(ErrorKind::Stale, "the file was changed while it was read: try again"));
-        }
+        self.metadata()?;
         read.map_err(|e| Error::io(format!("{} bytes at {offset}", into.len()), e))
     }
 }

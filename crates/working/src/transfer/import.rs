@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use super::destination::is_marker;
 use super::planned::LeftOut;
+use super::referring::{ReferredPlaces, Referring};
 use super::repositories::refuse_repository;
 use super::scan::Scanned;
 use super::series::{self, Appended, Appending};
@@ -27,6 +28,7 @@ use icechunkfs_base::error::{Context, Error, Result};
 use icechunkfs_base::printable;
 use icechunkfs_base::size::counted;
 use icechunkfs_base::times::Clock;
+use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_ingest::apart::Reader as Apart;
@@ -34,6 +36,7 @@ use icechunkfs_repo::commit::changes::ChangeSet;
 use icechunkfs_repo::commit::conflict::Conflict;
 use icechunkfs_repo::commit::engine::{CommitOutcome, Engine, EngineOptions, OnConflict, Request};
 use icechunkfs_repo::commit::progress::CommitProgress;
+use icechunkfs_repo::commit::request::CommitHost;
 use icechunkfs_repo::commit::warnings::{Warning, warnings_of};
 use icechunkfs_repo::reader::Reader;
 use icechunkfs_repo::reader::memory::Budget;
@@ -74,6 +77,8 @@ pub struct ImportOptions {
     pub jobs: usize,
     /// Append files along a dimension; none to put one in the place of what is there.
     pub appending: Option<Appending>,
+    /// Refer to the chunks of files; none to copy them.
+    pub referring: Option<Referring>,
 }
 
 /// Result of an import.
@@ -95,6 +100,12 @@ pub struct ImportResult {
     pub chunks_written: usize,
     /// Total size of the stored chunks, in bytes.
     pub bytes_written: u64,
+    /// Number of chunks that are references to files.
+    pub chunks_referred: usize,
+    /// Total size of these, in bytes.
+    pub bytes_referred: u64,
+    /// Prefixes that have to be allowed where these are read.
+    pub allow_virtual: Vec<String>,
     /// Number of deleted chunks.
     pub chunks_deleted: usize,
     /// Number of chunks that the branch has already.
@@ -128,6 +139,15 @@ pub struct ImportResult {
 }
 
 impl ImportResult {
+    /// Lists what is left out of files, and the files that the branch has.
+    fn list_of_files(&mut self, left_out: LeftOut, skipped: Vec<String>) {
+        self.skipped_count = skipped.len() as u64;
+        self.skipped = skipped;
+        self.skipped.truncate(MAX_LISTED);
+        self.left_out_count = left_out.count;
+        self.left_out = left_out.list;
+    }
+
     /// Lists what is not committed, with the paths that `relative` returns for those of the tree.
     fn list_left_out(
         &mut self,
@@ -190,22 +210,13 @@ pub async fn import(
     let tree = tree(snapshot, &storage, means.memory)?;
     let reader = Arc::clone(tree.reader());
     let mut out = ImportResult { dry_run: options.dry_run, ..ImportResult::default() };
-    let mut host = None;
-    let (scanned, left_out) = match (&options.appending, sources) {
-        (Some(how), files) => {
-            let Appended { scanned, host: asked, left_out, skipped } =
-                series::lay_out(&tree, &options.path, files.to_vec(), how, means.apart).await?;
-            out.skipped_count = skipped.len() as u64;
-            out.skipped = skipped;
-            out.skipped.truncate(MAX_LISTED);
-            host = Some(asked);
-            (scanned, left_out)
-        }
-        (None, [source]) => scan_source(source, &target, &tree, options, means.apart, counters).await?,
-        (None, _) => return Err(Error::invalid("several files need a dimension along which they follow each other")),
+    let places = match options.referring {
+        Some(how) => Some(referred_places(sources, &target, how).await?),
+        None => None,
     };
-    out.left_out_count = left_out.count;
-    out.left_out = left_out.list;
+    let found = SourceMeans { target: &target, tree: &tree, places: places.as_ref(), apart: means.apart, counters };
+    let LaidOut { scanned, left_out, host, skipped } = lay_out(sources, options, found).await?;
+    out.list_of_files(left_out, skipped);
     let (mut detected, clashes) = detect_changes(&scanned, &tree, options).await?;
     let relative = |path: &str| below(&options.path, path);
     out.list_left_out(&scanned, &detected, clashes, relative);
@@ -216,6 +227,9 @@ pub async fn import(
         out.chunks_unchanged = known::remove_unchanged(&tree, &mut detected.changes, options.jobs, counters).await?;
     }
     tally(&mut out, &detected.changes);
+    if let Some(places) = places.as_ref().filter(|_| out.chunks_referred > 0) {
+        out.allow_virtual = places.prefixes();
+    }
     let snapshot = Arc::clone(tree.snapshot());
     let find = move || {
         let warnings = warnings_of(&snapshot, &detected.changes);
@@ -229,6 +243,9 @@ pub async fn import(
         return Ok(out);
     }
     let (repository, branch, base) = repository_of(target, &tree, means.clock, &mut out).await?;
+    if let Some(places) = places.filter(|_| out.chunks_referred > 0) {
+        places.missing.add(&repository, means.clock).await?;
+    }
     let changes = std::mem::take(&mut detected.changes);
     drop((scanned, tree, detected));
     let engine = Engine::new(Arc::clone(repository.storage()), reader, means.clock, means.engine);
@@ -286,16 +303,57 @@ fn other_content(source: &Path) -> String {
     }
 }
 
+/// Returns the directories of `sources` that references lead to.
+async fn referred_places(sources: &[PathBuf], target: &ImportTarget, how: Referring) -> Result<Arc<ReferredPlaces>> {
+    let containers = match target {
+        ImportTarget::Branch(repository, _) => repository.config().await?.virtual_containers(),
+        ImportTarget::Empty(_) => Vec::new(),
+    };
+    let files = sources.to_vec();
+    blocking(move || ReferredPlaces::of(&files, &containers, how).map(Arc::new)).await
+}
+
+/// Sources, laid out over the branch.
+struct LaidOut {
+    scanned: Scanned,
+    left_out: LeftOut,
+    /// To be asked when they are committed.
+    host: Option<Arc<dyn CommitHost>>,
+    /// Files that the branch has.
+    skipped: Vec<String>,
+}
+
+async fn lay_out(sources: &[PathBuf], options: &ImportOptions, means: SourceMeans<'_>) -> Result<LaidOut> {
+    match (&options.appending, sources) {
+        (Some(how), files) => {
+            let Appended { scanned, host, left_out, skipped } =
+                series::lay_out(means.tree, &options.path, files.to_vec(), how, means.apart, means.places.cloned())
+                    .await?;
+            Ok(LaidOut { scanned, left_out, host: Some(host), skipped })
+        }
+        (None, [source]) => {
+            let (scanned, left_out) = scan_source(source, options, means).await?;
+            Ok(LaidOut { scanned, left_out, host: None, skipped: Vec::new() })
+        }
+        (None, _) => Err(Error::invalid("several files need a dimension along which they follow each other")),
+    }
+}
+
+/// Means by which sources are looked at.
+#[derive(Clone, Copy)]
+struct SourceMeans<'a> {
+    target: &'a ImportTarget,
+    tree: &'a Arc<Tree>,
+    /// Directories of files that are referred to; none if chunks are copied.
+    places: Option<&'a Arc<ReferredPlaces>>,
+    apart: &'a Apart,
+    counters: &'a Arc<Counters>,
+}
+
 /// Returns the files of `source`, a Zarr tree, or what a NetCDF or HDF5 file becomes, with what of
 /// it is left out.
-async fn scan_source(
-    source: &Path,
-    target: &ImportTarget,
-    tree: &Tree,
-    options: &ImportOptions,
-    apart: &Apart,
-    counters: &Arc<Counters>,
-) -> Result<(Scanned, LeftOut)> {
+async fn scan_source(source: &Path, options: &ImportOptions, means: SourceMeans<'_>) -> Result<(Scanned, LeftOut)> {
+    let SourceMeans { target, tree, places, apart, counters } = means;
     let path = source.to_owned();
     if blocking(move || Ok(matches!(recognize::at(&path), Some(Kind::NetCdf | Kind::Hdf5)))).await? {
         let place = planned::node_at(tree, &options.path);
@@ -307,7 +365,14 @@ async fn scan_source(
         }
         let path = source.to_owned();
         let apart = apart.clone();
-        return blocking(move || planned::plan(&path, &apart)).await;
+        let places = places.cloned();
+        return blocking(move || planned::plan(&path, &apart, places.as_ref())).await;
+    }
+    if places.is_some() {
+        return Err(Error::invalid(format!(
+            "{}: only NetCDF and HDF5 files can be referred to: leave out --virtual",
+            source.display()
+        )));
     }
     let root = Arc::new(open(source, target)?);
     let count = Arc::clone(counters);
@@ -416,9 +481,13 @@ fn tally(out: &mut ImportResult, changes: &ChangeSet) {
     out.nodes_updated = changes.updated.len();
     out.nodes_deleted = changes.deleted.len();
     for change in changes.chunk_changes() {
-        match change.length() {
-            None => out.chunks_deleted += 1,
-            Some(length) => {
+        match (change.length(), change.stored()) {
+            (None, _) => out.chunks_deleted += 1,
+            (Some(length), Some(ChunkPayload::Virtual { .. })) => {
+                out.chunks_referred += 1;
+                out.bytes_referred = out.bytes_referred.saturating_add(length);
+            }
+            (Some(length), _) => {
                 out.chunks_written += 1;
                 out.bytes_written = out.bytes_written.saturating_add(length);
             }

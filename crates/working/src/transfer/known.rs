@@ -74,14 +74,18 @@ pub(super) async fn remove_unchanged(
         let Some(&index) = arrays.get(node) else { continue };
         let Some(stored) = tree.chunks(index) else { continue };
         for (coords, change) in chunks {
-            let Some(own) = Own::of(change) else { continue };
-            let length = own.length();
+            let Some(length) = change.length() else { continue };
             let Some(found) = stored.find(coords).await? else { continue };
             if found.length != length {
                 continue;
             }
             let inode = tree.table().inode(&icechunkfs_tree::tree::nodes::TreePlace::Chunk(index, coords.clone()));
             let Some(payload) = tree.stored(inode).await? else { continue };
+            if change.stored() == Some(&payload) {
+                same.push((*node, coords.clone()));
+                continue;
+            }
+            let Some(own) = Own::of(change) else { continue };
             bytes = bytes.saturating_add(length);
             batch.push(Candidate { node: *node, coords: coords.clone(), own, stored: payload });
             if batch.len() >= BATCH || bytes >= BATCH_BYTES {

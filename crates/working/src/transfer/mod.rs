@@ -15,9 +15,13 @@
 //! | [`prune`] | finds and removes what a destination has and the snapshot does not |
 //! | [`scan`] | presents a directory as a working tree in which every file is new |
 //! | [`planned`] | does that with the groups and arrays that a file of another format becomes |
+//! | [`referring`] | refers to chunks of such a file instead of copying them |
+//! | [`containers`] | finds and adds the containers that references need |
+//! | [`relocate`] | gives references to files that were moved their new locations |
 //! | [`known`] | leaves out chunks that the branch has already, byte for byte |
 //! | [`import`] | runs these two, and commits |
 
+pub mod containers;
 pub mod destination;
 pub mod export;
 mod fetch;
@@ -27,6 +31,8 @@ mod new_file;
 mod planned;
 mod prune;
 mod put;
+pub mod referring;
+pub mod relocate;
 mod repositories;
 mod scan;
 pub mod series;

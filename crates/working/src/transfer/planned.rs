@@ -9,10 +9,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
 
+use super::referring::{self, ReferredPlaces, Target};
 use super::scan::{Scanned, ScannedFile};
 use super::{MAX_LISTED, SkippedPath};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, Metered};
+use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_format::zarr::chunk_key::KeyEncoding;
 use icechunkfs_ingest::apart::Reader;
@@ -34,6 +36,20 @@ pub(super) struct Original {
     /// Path, for messages.
     pub(super) shown: String,
     pub(super) plan: Metered<Plan>,
+    /// File that chunks refer to; none if they are copied.
+    target: Option<Target>,
+}
+
+impl Original {
+    /// Returns the reference to the bytes `place` of the file; none if they are to be copied.
+    pub(super) fn reference(&self, place: &Range<u64>) -> Option<ChunkPayload> {
+        self.target.as_ref()?.reference(place)
+    }
+
+    /// Returns the fewest bytes of a chunk that is referred to; none if all are copied.
+    pub(super) fn referred_from(&self) -> Option<u64> {
+        self.target.as_ref().map(|target| target.copy_below)
+    }
 }
 
 /// Chunk of an array of the plan, that one by position.
@@ -85,11 +101,11 @@ pub(super) fn append_range(
     Ok(())
 }
 
-/// Opens the file at `path` and plans what it becomes; `apart` reads one that is not of a classic
-/// format of NetCDF.
+/// Opens the file at `path` and plans what it becomes, with references to `places` if there are
+/// any; `apart` reads one that is not of a classic format of NetCDF.
 ///
 /// Errors: [`ErrorKind::Corrupt`] if it is damaged; others as for reading.
-pub(super) fn open(path: &Path, apart: &Reader) -> Result<Arc<Original>> {
+pub(super) fn open(path: &Path, apart: &Reader, places: Option<&Arc<ReferredPlaces>>) -> Result<Arc<Original>> {
     let shown = path.display().to_string();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::io(&shown, e.into()))?;
@@ -110,14 +126,15 @@ pub(super) fn open(path: &Path, apart: &Reader) -> Result<Arc<Original>> {
     };
     groups.retain(|group| is_allowed(&group.path));
     arrays.retain(|array| is_allowed(&array.name));
-    Ok(Arc::new(Original { file, shown, plan }))
+    let target = referring::target(places, &file).context(|| shown.clone())?;
+    Ok(Arc::new(Original { file, shown, plan, target }))
 }
 
 /// Opens the file at `path` and plans what it becomes. Also returns what is not as in the file.
 ///
 /// Errors: as for [`open`].
-pub(super) fn plan(path: &Path, apart: &Reader) -> Result<(Scanned, LeftOut)> {
-    lay_out(&open(path, apart)?)
+pub(super) fn plan(path: &Path, apart: &Reader, places: Option<&Arc<ReferredPlaces>>) -> Result<(Scanned, LeftOut)> {
+    lay_out(&open(path, apart, places)?)
 }
 
 /// Lays the nodes and chunks of the plan out as files.
@@ -134,7 +151,9 @@ fn lay_out(original: &Arc<Original>) -> Result<(Scanned, LeftOut)> {
         scanned.add_over(&format!("{}/{ZARR_JSON}", group.path), ScannedFile::Document(group.document()?.into()));
     }
     for (position, array) in plan.arrays.iter().enumerate() {
-        add_array(&mut scanned, position, array, original, &mut meter)?;
+        // Each program reads the coordinates, also one that may not read the file.
+        let refers = !array.is_coordinate();
+        add_array(&mut scanned, original, position, refers, &mut meter)?;
     }
     scanned.hold(meter.into());
     Ok((scanned, left_out))
@@ -177,20 +196,28 @@ pub(super) fn chunk_of(original: &Arc<Original>, array: usize, coords: Coords, l
     Arc::new(Assembled { original: Arc::clone(original), array, coords, length })
 }
 
+/// Adds the array at `position` of the plan; its chunks are references as far as `refers` and the
+/// rules for the file say so.
 pub(super) fn add_array(
     scanned: &mut Scanned,
-    position: usize,
-    array: &Array,
     original: &Arc<Original>,
+    position: usize,
+    refers: bool,
     meter: &mut Meter,
 ) -> Result<()> {
+    let array = original.plan.arrays.get(position).ok_or_else(|| Error::invalid("an array of no file"))?;
     let name = &array.name;
     scanned.add(&format!("{name}/{ZARR_JSON}"), ScannedFile::Document(Bytes::from(array.document()?)));
     let mut add = |(coords, length): (Coords, u64)| {
-        meter.count(CHUNK_COST)?;
         let key = KeyEncoding::default().key(&coords);
-        let made = chunk_of(original, position, coords, length);
-        scanned.add(&format!("{name}/{key}"), ScannedFile::Chunk(made));
+        let place = array.place_of(&coords).filter(|place| refers && place.end - place.start == length);
+        let reference = place.and_then(|place| original.reference(&place));
+        meter.count(CHUNK_COST + reference.as_ref().map_or(0, ChunkPayload::held))?;
+        let file = match reference {
+            Some(reference) => ScannedFile::Reference(reference),
+            None => ScannedFile::Chunk(chunk_of(original, position, coords, length)),
+        };
+        scanned.add(&format!("{name}/{key}"), file);
         Ok(())
     };
     match array.stored_chunks(&original.file)? {

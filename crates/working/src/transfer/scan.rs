@@ -70,6 +70,8 @@ pub(super) enum ScannedFile {
     Document(Bytes),
     /// Chunk of which parts are elsewhere.
     Chunk(Arc<dyn MadeChunk>),
+    /// Chunk that stays where it is.
+    Reference(ChunkPayload),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -394,6 +396,7 @@ impl Scanned {
         let number = DataFileId(number);
         match self.file(number) {
             Some(ScannedFile::Document(document)) => Source::Stored(Stored(ChunkPayload::Inline(document.clone()))),
+            Some(ScannedFile::Reference(payload)) => Source::Stored(Stored(payload.clone())),
             _ => Source::Data(number),
         }
     }

@@ -16,12 +16,14 @@ use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
 use super::planned::{self, CHUNK_COST, LeftOut, Original, Places, append_range, node_at};
+use super::referring::ReferredPlaces;
 use super::scan::{GROUP_IN_PLACE, Scanned, ScannedFile, is_group};
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
 use icechunkfs_base::printable;
 use icechunkfs_base::size::counted;
+use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot::{NodeData, Snapshot};
 use icechunkfs_format::zarr::Coords;
@@ -63,6 +65,14 @@ struct Files {
 impl Files {
     fn plans(&self) -> Vec<&Plan> {
         self.originals.iter().map(|original| &*original.plan).collect()
+    }
+
+    /// Returns the reference that is the chunk of `array` at `coords`; none if that has to be made,
+    /// or is to be copied.
+    fn reference(&self, plans: &[&Plan], array: &Growing, coords: &[u32]) -> Option<ChunkPayload> {
+        // Each program reads the coordinate, also one that may not read the files.
+        let (file, place) = array.place_of(plans, coords).filter(|_| !array.is_coordinate())?;
+        self.originals.get(file)?.reference(&place)
     }
 
     fn with_plans(&self) -> Vec<(&Plan, &dyn Source)> {
@@ -218,10 +228,12 @@ pub(super) async fn lay_out(
     files: Vec<PathBuf>,
     how: &Appending,
     apart: &Reader,
+    places: Option<Arc<ReferredPlaces>>,
 ) -> Result<Appended> {
     raise_file_limit();
     let apart = apart.clone();
-    let open = move || files.iter().map(|file| planned::open(file, &apart)).collect::<Result<Vec<_>>>();
+    let open =
+        move || files.iter().map(|file| planned::open(file, &apart, places.as_ref())).collect::<Result<Vec<_>>>();
     let mut originals = blocking(open).await?;
     let Some(first) = originals.first() else { return Err(Error::invalid("no file is to be appended")) };
     if let Some(nested) = originals.iter().find(|original| !original.plan.groups.is_empty()) {
@@ -346,9 +358,9 @@ impl<'a> Archive<'a> {
             if !self.has_attributes() {
                 scanned.add_over(ZARR_JSON, ScannedFile::Document(first.plan.document()?.into()));
             }
+            // They are compared with those of each file that comes, and so have to be readable.
             for position in &series.fixed {
-                let array = first.plan.arrays.get(*position).ok_or_else(|| Error::invalid("an array of no file"))?;
-                planned::add_array(&mut scanned, *position, array, first, &mut meter)?;
+                planned::add_array(&mut scanned, first, *position, false, &mut meter)?;
             }
         }
         let plans = files.plans();
@@ -365,11 +377,14 @@ impl<'a> Archive<'a> {
             let node = self.node(&array.name);
             let encoding = KeyEncoding::parse(array.document.get("chunk_key_encoding"))?;
             for coords in Places::within(array.changed()?) {
-                meter.count(CHUNK_COST)?;
-                let key = encoding.key(&coords);
+                let key = format!("{}/{}", array.name, encoding.key(&coords));
                 let earlier = node.filter(|_| array.has_earlier(&coords));
-                if let Some(made) = chunk(files, &plans, &array, coords, earlier).await? {
-                    scanned.add_over(&format!("{}/{key}", array.name), ScannedFile::Chunk(made));
+                let reference = earlier.is_none().then(|| files.reference(&plans, &array, &coords)).flatten();
+                meter.count(CHUNK_COST + reference.as_ref().map_or(0, ChunkPayload::held))?;
+                if let Some(reference) = reference {
+                    scanned.add_over(&key, ScannedFile::Reference(reference));
+                } else if let Some(made) = chunk(files, &plans, &array, coords, earlier).await? {
+                    scanned.add_over(&key, ScannedFile::Chunk(made));
                 }
             }
         }
@@ -403,7 +418,8 @@ async fn chunk(
 fn series_of(archive: Option<&[Existing]>, files: &[Arc<Original>], dimension: &str) -> Result<Series> {
     let plans: Vec<&Plan> = files.iter().map(|original| &*original.plan).collect();
     let shown = |file: usize| files.get(file).map_or("", |original| original.shown.as_str());
-    series::plan(archive, &plans, dimension)?.map_err(|refusals| {
+    let referred = files.first().and_then(|original| original.referred_from());
+    series::plan(archive, &plans, dimension, referred)?.map_err(|refusals| {
         let lines = refusals.iter().take(NAMED);
         let mut text = format!(
             "{} cannot be appended: nothing was imported\n",

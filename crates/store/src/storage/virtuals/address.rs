@@ -231,7 +231,7 @@ impl Address {
     }
 
     /// Returns the spelling of a prefix, with a slash at its end.
-    pub(super) fn as_prefix(&self) -> String {
+    pub fn as_prefix(&self) -> String {
         let shown = self.to_string();
         if shown.ends_with('/') { shown } else { shown + "/" }
     }

@@ -8,7 +8,7 @@
 //! directory itself is named by the user, may be reached by links, and is looked up for each read:
 //! it may be mounted later, or replaced.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -128,13 +128,62 @@ pub(super) fn read(
 }
 
 /// Returns the state of a file in the form of the reference implementation's local store.
-fn state_of(metadata: &std::fs::Metadata) -> ObjectState {
+fn state_of(metadata: &Metadata) -> ObjectState {
     let modified = metadata.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
     let modified = modified.unwrap_or_default().as_micros();
     ObjectState {
         e_tag: Some(format!("{:x}-{modified:x}-{:x}", metadata.ino(), metadata.len())),
-        last_modified: Some(metadata.mtime()),
+        last_modified: Some(second_after(metadata)),
     }
+}
+
+/// Returns the first whole second that is not before the time of the last change: one that is
+/// compared with a reference must not be rounded down, or a change within that second is not
+/// noticed.
+fn second_after(metadata: &Metadata) -> i64 {
+    metadata.mtime().saturating_add(i64::from(metadata.mtime_nsec() > 0))
+}
+
+/// Returns the address of the file that is open as `descriptor`, whose state is `metadata`, and the
+/// checksum of references to it: the first second that is not before its time. Icechunk up to 2.3
+/// reads no local file by an entity tag.
+///
+/// Errors: [`ErrorKind::Stale`] if it does not have a name any more, [`ErrorKind::InvalidInput`] if
+/// no reference can have its name or its time.
+pub fn target_of(descriptor: &OwnedFd, metadata: &Metadata) -> Result<(Address, Checksum)> {
+    let path = real_path(descriptor).map_err(|e| Error::io("the path of a file", e))?;
+    let shown = printable::text(path.as_os_str().as_bytes());
+    let is_there = std::fs::symlink_metadata(&path)
+        .is_ok_and(|there| (there.dev(), there.ino()) == (metadata.dev(), metadata.ino()));
+    if !is_there {
+        return Err(Error::new(
+            ErrorKind::Stale,
+            format!("{shown}: the file was moved or removed meanwhile: try again"),
+        ));
+    }
+    let path = path
+        .to_str()
+        .ok_or_else(|| Error::invalid(format!("{shown}: no reference can have a name that is not UTF-8")))?;
+    let address = Address::directory(path)?;
+    if Address::object(&address.to_string()).ok().as_ref() != Some(&address) {
+        return Err(Error::invalid(format!("{shown}: no reference can have this name")));
+    }
+    let seconds = u32::try_from(second_after(metadata).max(0));
+    let seconds =
+        seconds.map_err(|_| Error::invalid(format!("{shown}: no reference can have its time, which is after 2105")))?;
+    Ok((address, Checksum::LastModified(seconds)))
+}
+
+/// Fails unless the file at `address` is there, and can be the one with `checksum`.
+///
+/// Errors: [`ErrorKind::Corrupt`] if it has changed; others if there is no such file.
+pub fn check_file(address: &Address, checksum: Option<&Checksum>) -> Result<()> {
+    let path = path_of(address.components());
+    let metadata = std::fs::metadata(&path).map_err(|e| Error::io("it cannot be found", e))?;
+    if !metadata.is_file() {
+        return Err(Error::new(ErrorKind::VirtualNotAllowed, "it is not a regular file"));
+    }
+    checksum.map_or(Ok(()), |checksum| state_of(&metadata).check(checksum))
 }
 
 /// Returns the absolute path with these `components`.

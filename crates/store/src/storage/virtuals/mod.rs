@@ -16,6 +16,8 @@ mod reach;
 mod remote;
 mod web;
 
+pub use files::{check_file, target_of};
+
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroUsize;
 use std::path::Path;

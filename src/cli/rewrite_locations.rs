@@ -1,0 +1,119 @@
+//! `icechunkfs rewrite-locations`: a commit in which references lead to where files were moved.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::replace_commits::{self, listed_conflicts};
+use super::repo_args::RepoArgs;
+use super::{open, print_result, progress};
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::printable;
+use icechunkfs_base::size;
+use icechunkfs_base::times::system_clock;
+use icechunkfs_repo::commit::engine::{CommitOutcome, Request};
+use icechunkfs_repo::commit::progress::CommitProgress;
+use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use icechunkfs_store::storage::virtuals::address::Address;
+use icechunkfs_working::transfer::containers::MissingContainers;
+use icechunkfs_working::transfer::relocate::{self, Relocation};
+
+#[derive(Debug, Args)]
+pub(crate) struct RewriteLocationsArgs {
+    /// The prefix that references begin with: a path, or a URL (file:///data, s3://bucket/data).
+    #[arg(index = 2)]
+    from: String,
+    /// The prefix that they get instead, where the files are now. Files of this machine must have
+    /// the length and the time that they had.
+    #[arg(index = 3)]
+    to: String,
+    /// The branch that gets the commit.
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
+    branch: String,
+    /// Add a container for TO, a directory, to the configuration if there is none.
+    #[arg(long)]
+    set_container: bool,
+    /// The commit message [default: Locations rewritten].
+    #[arg(short, long, value_name = "TEXT")]
+    message: Option<String>,
+    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    metadata: Vec<String>,
+    /// Show the result without changing anything.
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Print {"branch", "snapshot", "files", "chunks", "bytes"}; snapshot is null if nothing was
+    /// committed.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    repo: RepoArgs,
+}
+
+/// Moves the references of a branch.
+pub(crate) fn run(arguments: &RewriteLocationsArgs) -> Result<()> {
+    let relocation = Relocation { from: prefix(&arguments.from)?, to: prefix(&arguments.to)? };
+    let metadata = replace_commits::metadata(&arguments.metadata)?;
+    replace_commits::check_not_reserved(metadata.keys())?;
+    let branch = arguments.branch.clone();
+    open::run(async {
+        let repository = arguments.repo.open().await?;
+        repository.check_changes_allowed().await?;
+        let place = || repository.storage().location().to_owned();
+        let containers = repository.config().await?.virtual_containers();
+        let missing =
+            MissingContainers::of(std::slice::from_ref(&relocation.to), &containers, arguments.set_container)?;
+        let spec = RefSpec::Branch(branch.clone());
+        let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
+        let bar = progress::begin("looking at references");
+        let moved = relocate::relocate(&tree, &relocation).await;
+        drop(bar);
+        let moved = moved.context(place)?;
+        let mut snapshot = None;
+        if moved.chunks > 0 && !arguments.dry_run {
+            missing.add(&repository, system_clock).await?;
+            let (_, engine) = open::engine(&repository)?;
+            let message = arguments.message.clone().unwrap_or_else(|| "Locations rewritten".to_owned());
+            let request = Request { branch: branch.clone(), message, metadata, ..Request::default() };
+            let progress = CommitProgress::default();
+            match engine.commit(tree.snapshot(), &moved.changes, &request, &progress).await.context(place)? {
+                CommitOutcome::Committed { snapshot: committed, .. } => snapshot = Some(committed),
+                CommitOutcome::Nothing => {}
+                CommitOutcome::Conflicts(conflicts) => {
+                    let text = format!(
+                        "commits to branch `{}` changed the same chunks meanwhile: nothing was changed; run it again\n{}",
+                        printable::line(&branch),
+                        listed_conflicts(&conflicts)
+                    );
+                    return Err(Error::multi_line(ErrorKind::Stale, &text));
+                }
+            }
+        }
+        let report: Value = json!({
+            "branch": branch, "snapshot": snapshot, "files": moved.files, "chunks": moved.chunks, "bytes": moved.bytes,
+        });
+        print_result(arguments.json, &report, || {
+            let what = format!(
+                "{} of {}, {}",
+                size::counted(moved.chunks, "chunk"),
+                size::counted(moved.files as u64, "file"),
+                size::text(moved.bytes)
+            );
+            let branch = printable::line(&branch);
+            match snapshot {
+                Some(snapshot) => format!("committed snapshot {snapshot} to branch {branch}: {what}\n"),
+                None if moved.chunks > 0 => format!("would commit to branch {branch}: {what}\n"),
+                None => format!("branch {branch} has no chunk in files below {}\n", relocation.from.as_prefix()),
+            }
+        })
+    })
+}
+
+/// Returns the prefix that `text` names: a URL, or a path of this machine.
+fn prefix(text: &str) -> Result<Address> {
+    if text.contains("://") {
+        return Address::prefix(text);
+    }
+    let path = std::path::absolute(text).map_err(|e| Error::io(text, e))?;
+    let path = path.to_str().ok_or_else(|| Error::invalid(format!("{text}: no reference can have such a path")))?;
+    Address::directory(path)
+}
