@@ -223,10 +223,11 @@ pub(crate) enum Command {
     /// Rewrite all manifests of a branch in a commit that changes nothing else: split by other
     /// rules, or merged where many commits have left many.
     RewriteManifests(Box<RewriteManifestsArgs>),
-    /// Let references lead to where the files of an archive were moved, in a commit that changes
-    /// nothing else. `ls --virtual` lists the files.
+    /// Change the locations of virtual chunks after files were moved, in a commit that changes
+    /// nothing else.
     ///
-    /// Earlier commits keep the old locations: mount those with --virtual-map FROM=TO.
+    /// `ls --virtual` lists the files. Earlier commits keep the old locations: mount those with
+    /// --virtual-map FROM=TO.
     RewriteLocations(Box<RewriteLocationsArgs>),
     /// Discard the uncommitted changes in a mount. Untracked files stay.
     #[command(after_help = examples::DISCARD)]
@@ -335,8 +336,9 @@ pub(crate) enum Command {
     /// are listed and left out, and a node that cannot be committed refuses the whole import. The
     /// commit is atomic. SRC stays unchanged.
     ///
-    /// A NetCDF or HDF5 file becomes a group, its variables arrays with the same values in xarray.
-    /// Compressed chunks are copied as they are. What cannot be as it was is listed.
+    /// A NetCDF or HDF5 file becomes a group, its variables arrays with the same values in xarray;
+    /// a hierarchy of Zarr 2 becomes one of version 3. Compressed chunks are copied as they are,
+    /// and what cannot be as it was is listed.
     #[command(after_help = examples::IMPORT)]
     Import(ImportArgs),
     /// Show the storage use of a repository: by kind, by ref, by array, and unreachable objects.

@@ -9,6 +9,7 @@ use super::export::listed;
 use super::progress::State;
 use super::sync_args::notes;
 use super::values::choice;
+use super::virtual_args::VirtualArgs;
 use super::{open, plan_file, print, print_json, progress, replace_commits};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::size;
@@ -22,13 +23,13 @@ use icechunkfs_store::recognize::{self, Kind};
 use icechunkfs_store::storage::location::{Location, StorePlace};
 use icechunkfs_store::storage::{self, Storage, settings::Settings};
 use icechunkfs_working::transfer::import::{self, ImportMeans, ImportOptions, ImportResult, ImportTarget};
-use icechunkfs_working::transfer::referring::Referring;
 use icechunkfs_working::transfer::series::Appending;
+use icechunkfs_working::transfer::virtual_refs::VirtualRules;
 use icechunkfs_working::transfer::{Counters, SkippedPath};
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// A local directory with a Zarr hierarchy of version 3, or a NetCDF or HDF5 file; with
+    /// A local directory with a Zarr hierarchy of version 2 or 3, or a NetCDF or HDF5 file; with
     /// --append-dim any number of files.
     #[arg(required = true)]
     src: Vec<PathBuf>,
@@ -51,17 +52,16 @@ pub(crate) struct ImportArgs {
     /// Leave out files whose values of the coordinate are there already.
     #[arg(long, requires = "append_dim")]
     skip_existing: bool,
-    /// Refer to the chunks of NetCDF and HDF5 files instead of copying them, as far as they are
-    /// chunks of Zarr. The files must stay as they are, where they are; a changed one is an error
-    /// where it is read.
+    /// Leave the chunks of NetCDF and HDF5 files where they are, as virtual chunks, and copy only
+    /// what cannot be one. The files must stay as they are.
     #[arg(long = "virtual")]
-    refer: bool,
-    /// Copy chunks smaller than this all the same.
-    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size::parse, requires = "refer")]
+    are_virtual: bool,
+    /// With --virtual, copy chunks smaller than this.
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size::parse, requires = "are_virtual")]
     copy_below: u64,
-    /// Add a container for the directory of the files to the configuration, which programs of
-    /// Icechunk need to read references, if there is none.
-    #[arg(long, requires = "refer")]
+    /// With --virtual, add a container for the directory of the files to the configuration if
+    /// there is none: Icechunk reads no virtual chunks outside of containers.
+    #[arg(long, requires = "are_virtual")]
     set_container: bool,
     /// The commit message [default: Import of SRC].
     #[arg(short, long, value_name = "TEXT", default_value = "", hide_default_value = true)]
@@ -91,7 +91,7 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pack_below: u64,
     /// Print {"snapshot", "created_repository", "rebased_over", "nodes_created", "nodes_updated",
-    /// "nodes_deleted", "chunks_written", "bytes_written", "chunks_referred", "bytes_referred",
+    /// "nodes_deleted", "chunks_written", "bytes_written", "chunks_virtual", "bytes_virtual",
     /// "allow_virtual": [PREFIX], "chunks_deleted", "chunks_unchanged",
     /// "untracked": [PATH], "untracked_count", "skipped": [FILE], "skipped_count", "left_out":
     /// [{"path", "why"}], "left_out_count", "warnings": [{"path", "why"}], "warnings_count",
@@ -102,6 +102,8 @@ pub(crate) struct ImportArgs {
     json: bool,
     #[command(flatten)]
     store: Settings,
+    #[command(flatten)]
+    virtuals: VirtualArgs,
 }
 
 /// Imports a directory or a file.
@@ -120,9 +122,9 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
             allow_gaps: arguments.allow_gaps,
             skip_existing: arguments.skip_existing,
         }),
-        referring: arguments
-            .refer
-            .then_some(Referring { copy_below: arguments.copy_below, set_container: arguments.set_container }),
+        virtual_rules: arguments
+            .are_virtual
+            .then_some(VirtualRules { copy_below: arguments.copy_below, set_container: arguments.set_container }),
     };
     let limits = open::MemoryLimits::default();
     let engine_options =
@@ -250,6 +252,7 @@ async fn target(arguments: &ImportArgs) -> Result<ImportTarget> {
             format!("{}: there is no repository, and a new one has no branch `{branch}`", arguments.repo),
         )),
     };
+    let permissions = arguments.virtuals.permissions()?;
     let storage = match storage::open(&arguments.repo, &arguments.store).await {
         Err(error) if error.kind() == ErrorKind::NotFound && arguments.dry_run => {
             return nothing(storage::empty_storage(&arguments.repo));
@@ -261,7 +264,10 @@ async fn target(arguments: &ImportArgs) -> Result<ImportTarget> {
         opened => opened?,
     };
     match Repository::open(Arc::clone(&storage)).await {
-        Ok(repository) => Ok(ImportTarget::Branch(repository, arguments.branch.clone())),
+        Ok(repository) => {
+            let repository = repository.allowing(permissions, &arguments.store);
+            Ok(ImportTarget::Branch(repository, arguments.branch.clone()))
+        }
         Err(error) if error.kind() == ErrorKind::NotARepository => match storage.any_key().await? {
             None => {
                 open::check_new_place(&arguments.repo)?;
@@ -324,9 +330,8 @@ fn to_text(imported: &ImportResult, arguments: &ImportArgs) -> String {
         text += &format!(", {nodes_deleted} deleted");
     }
     text += &format!("; {} chunks, {}", imported.chunks_written, size::text(imported.bytes_written));
-    if imported.chunks_referred > 0 {
-        let referred = size::counted(imported.chunks_referred as u64, "chunk");
-        text += &format!("; references to {referred}, {}", size::text(imported.bytes_referred));
+    if arguments.are_virtual {
+        text += &format!("; {} virtual, {}", imported.chunks_virtual, size::text(imported.bytes_virtual));
     }
     if *chunks_deleted > 0 {
         text += &format!(", {chunks_deleted} deleted");
@@ -339,7 +344,7 @@ fn to_text(imported: &ImportResult, arguments: &ImportArgs) -> String {
     }
     text.push('\n');
     for prefix in &imported.allow_virtual {
-        text += &format!("the references are read with --allow-virtual {}\n", shell::quote(prefix));
+        text += &format!("to read the virtual chunks: --allow-virtual {}\n", shell::quote(prefix));
     }
     if imported.untracked_count > 0 {
         let paths = imported.untracked.iter().map(|path| format!("  {path}"));

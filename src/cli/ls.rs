@@ -28,10 +28,9 @@ pub(crate) struct LsArgs {
     /// file's beginning.
     #[arg(long)]
     pub(super) shards: bool,
-    /// List the files outside the repository that chunks below PATH refer to instead, each with
-    /// the number and the bytes of its chunks. With --json a list of {"location", "chunks",
-    /// "bytes"}.
-    #[arg(long = "virtual", conflicts_with_all = ["shards", "recursive"])]
+    /// List the files of the virtual chunks below PATH instead, each with the number and the bytes
+    /// of its chunks. With --json a list of {"location", "chunks", "bytes"}.
+    #[arg(long = "virtual", conflicts_with_all = ["shards", "recursive", "view"])]
     files: bool,
     #[command(flatten)]
     pub(super) view: ViewArgs,

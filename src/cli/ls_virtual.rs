@@ -1,4 +1,4 @@
-//! `icechunkfs ls --virtual`: lists the files outside the repository that chunks refer to.
+//! `icechunkfs ls --virtual`: lists the files outside the repository that have chunks of it.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,12 @@ use super::ls::{self, LsArgs};
 use super::open;
 use super::output::{Lines, print_json_list};
 use super::table::Columns;
-use icechunkfs_base::error::{Context, Result};
+use icechunkfs_base::error::Result;
 use icechunkfs_base::memory::Meter;
 use icechunkfs_base::printable;
-use icechunkfs_format::format::chunk_payload::ChunkPayload;
-use icechunkfs_tree::tree::Tree;
-use icechunkfs_tree::tree::nodes::NodeIndex;
 
 /// Bytes of memory that a file takes, besides its location.
 const FILE_COST: u64 = 128;
-
-/// Files by their locations, each with the number and the bytes of the chunks that it has.
-type Files = BTreeMap<String, (u64, u64)>;
 
 #[derive(Serialize)]
 struct Row<'a> {
@@ -28,7 +22,7 @@ struct Row<'a> {
     bytes: u64,
 }
 
-/// Prints the files that chunks of an array, or of all arrays in a group, refer to.
+/// Prints the files with virtual chunks of an array, or of all arrays in a group.
 pub(super) fn run(arguments: &LsArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     open::run(async {
@@ -36,45 +30,25 @@ pub(super) fn run(arguments: &LsArgs) -> Result<()> {
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
         let found = ls::node_at(&tree, &arguments.path).await;
         let start = open::or_ref(&repository, &arguments.path, found).await?;
-        let mut meter = Meter::new("the files that chunks refer to");
-        let mut files = Files::new();
-        for node in tree.table().subtree(start) {
-            collect(&tree, node, &mut files, &mut meter).await.context(|| format!("/{}", tree.table().path(node)))?;
-        }
+        let mut meter = Meter::new("the files with virtual chunks");
+        let mut files: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        tree.each_virtual(start, |chunk| {
+            let cost = FILE_COST + chunk.location.len() as u64;
+            let (chunks, bytes) = files.entry(chunk.location).or_default();
+            if *chunks == 0 {
+                meter.count(cost)?;
+            }
+            *chunks += 1;
+            *bytes = bytes.saturating_add(chunk.length);
+            Ok(())
+        })
+        .await?;
         let rows = || files.iter().map(|(location, (chunks, bytes))| Row { location, chunks: *chunks, bytes: *bytes });
         if arguments.json {
             return print_json_list(async |print| rows().try_for_each(|row| print(&row))).await;
         }
         print_text(rows)
     })
-}
-
-/// Adds the files of the chunks of one array.
-async fn collect(tree: &Tree, node: NodeIndex, files: &mut Files, meter: &mut Meter) -> Result<()> {
-    let Some(chunks) = tree.chunks(node) else { return Ok(()) };
-    let mut failed = Ok(());
-    let mut add = |location: String, length: u64| {
-        if !files.contains_key(&location) {
-            meter.count(FILE_COST + location.len() as u64)?;
-        }
-        let (chunks, bytes) = files.entry(location).or_default();
-        *chunks += 1;
-        *bytes = bytes.saturating_add(length);
-        Ok(())
-    };
-    chunks
-        .each(|refs, at| {
-            if failed.is_err() {
-                return;
-            }
-            failed = match refs.payload(at) {
-                Ok(ChunkPayload::Virtual { location, length, .. }) => add(location, length),
-                Ok(_) => Ok(()),
-                Err(error) => Err(error),
-            };
-        })
-        .await?;
-    failed
 }
 
 fn print_text<'a, R: Iterator<Item = Row<'a>>>(rows: impl Fn() -> R) -> Result<()> {

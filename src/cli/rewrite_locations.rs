@@ -1,4 +1,7 @@
-//! `icechunkfs rewrite-locations`: a commit in which references lead to where files were moved.
+//! `icechunkfs rewrite-locations`: a commit in which virtual chunks are where their files were
+//! moved.
+
+use std::path::Path;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -13,17 +16,17 @@ use icechunkfs_base::times::system_clock;
 use icechunkfs_repo::commit::engine::{CommitOutcome, Request};
 use icechunkfs_repo::commit::progress::CommitProgress;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
-use icechunkfs_store::storage::virtuals::address::Address;
-use icechunkfs_working::transfer::containers::MissingContainers;
+use icechunkfs_store::storage::virtuals::permissions::prefix_or_path;
+use icechunkfs_working::transfer::containers::{self, MissingContainers};
 use icechunkfs_working::transfer::relocate::{self, Relocation};
 
 #[derive(Debug, Args)]
 pub(crate) struct RewriteLocationsArgs {
-    /// The prefix that references begin with: a path, or a URL (file:///data, s3://bucket/data).
+    /// The prefix of the locations: a path, or a URL (file:///data, s3://bucket/data).
     #[arg(index = 2)]
     from: String,
     /// The prefix that they get instead, where the files are now. Files of this machine must have
-    /// the length and the time that they had.
+    /// the times that they had. Those in a store are checked where they are read.
     #[arg(index = 3)]
     to: String,
     /// The branch that gets the commit.
@@ -32,6 +35,9 @@ pub(crate) struct RewriteLocationsArgs {
     /// Add a container for TO, a directory, to the configuration if there is none.
     #[arg(long)]
     set_container: bool,
+    /// Take also files that are older than those that were there.
+    #[arg(long)]
+    allow_older: bool,
     /// The commit message [default: Locations rewritten].
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
@@ -49,9 +55,10 @@ pub(crate) struct RewriteLocationsArgs {
     repo: RepoArgs,
 }
 
-/// Moves the references of a branch.
+/// Changes the locations of virtual chunks of a branch.
 pub(crate) fn run(arguments: &RewriteLocationsArgs) -> Result<()> {
-    let relocation = Relocation { from: prefix(&arguments.from)?, to: prefix(&arguments.to)? };
+    let [from, to] = [&arguments.from, &arguments.to].map(|text| prefix_or_path(text));
+    let relocation = Relocation { from: from?, to: to?, allow_older: arguments.allow_older };
     let metadata = replace_commits::metadata(&arguments.metadata)?;
     replace_commits::check_not_reserved(metadata.keys())?;
     let branch = arguments.branch.clone();
@@ -60,11 +67,13 @@ pub(crate) fn run(arguments: &RewriteLocationsArgs) -> Result<()> {
         repository.check_changes_allowed().await?;
         let place = || repository.storage().location().to_owned();
         let containers = repository.config().await?.virtual_containers();
-        let missing =
-            MissingContainers::of(std::slice::from_ref(&relocation.to), &containers, arguments.set_container)?;
+        let directory = if Path::new(&arguments.to).is_file() { relocation.to.parent() } else { relocation.to.clone() };
+        let is_there = containers::is_in_any(&directory, &containers);
+        let missing = if is_there { Vec::new() } else { vec![directory] };
+        let missing = MissingContainers::of(missing, arguments.set_container)?;
         let spec = RefSpec::Branch(branch.clone());
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
-        let bar = progress::begin("looking at references");
+        let bar = progress::begin("looking at virtual chunks");
         let moved = relocate::relocate(&tree, &relocation).await;
         drop(bar);
         let moved = moved.context(place)?;
@@ -80,7 +89,7 @@ pub(crate) fn run(arguments: &RewriteLocationsArgs) -> Result<()> {
                 CommitOutcome::Nothing => {}
                 CommitOutcome::Conflicts(conflicts) => {
                     let text = format!(
-                        "commits to branch `{}` changed the same chunks meanwhile: nothing was changed; run it again\n{}",
+                        "commits to branch `{}` changed the same chunks meanwhile: nothing was committed; run it again\n{}",
                         printable::line(&branch),
                         listed_conflicts(&conflicts)
                     );
@@ -106,14 +115,4 @@ pub(crate) fn run(arguments: &RewriteLocationsArgs) -> Result<()> {
             }
         })
     })
-}
-
-/// Returns the prefix that `text` names: a URL, or a path of this machine.
-fn prefix(text: &str) -> Result<Address> {
-    if text.contains("://") {
-        return Address::prefix(text);
-    }
-    let path = std::path::absolute(text).map_err(|e| Error::io(text, e))?;
-    let path = path.to_str().ok_or_else(|| Error::invalid(format!("{text}: no reference can have such a path")))?;
-    Address::directory(path)
 }

@@ -165,7 +165,7 @@ fn files_along_time_are_what_numpy_puts_together_or_are_refused() {
         let mut expected = without_bad(0..split);
         let first = import(expected.clone(), &["--allow-gaps"]).json();
         assert_eq!(history(), 2, "seed {seed}");
-        referred += first["chunks_referred"].as_u64().unwrap();
+        referred += first["chunks_virtual"].as_u64().unwrap();
         let mut rest = without_bad(split..files.len());
         if let Some(bad) = bad {
             let tried = if bad < split { vec![files[bad]] } else { files[split..].to_vec() };

@@ -70,7 +70,7 @@ fn files_of_all_libraries_are_equal_where_they_are() {
     let mut add = |file: PathBuf, path: &str| {
         let options = [&ALL[..], &["--path", path, "--json"]].concat();
         let report = import(&file, &repo, &options).json();
-        referred += report["chunks_referred"].as_u64().unwrap();
+        referred += report["chunks_virtual"].as_u64().unwrap();
         // The same once more changes nothing.
         assert_eq!(import(&file, &repo, &options).json()["snapshot"], Value::Null, "{path}");
         fs::write(file.with_extension("json"), report.to_string()).unwrap();
@@ -118,7 +118,7 @@ impl Archive {
         write(&file, 0);
         let archive = Archive { repo: place.path().join("repo"), file, place };
         let report = import(&archive.file, &archive.repo, &[&["--virtual", "--json"], options].concat()).json();
-        assert_eq!((&report["chunks_referred"], &report["bytes_referred"]), (&1.into(), &65_536.into()), "{report}");
+        assert_eq!((&report["chunks_virtual"], &report["bytes_virtual"]), (&1.into(), &65_536.into()), "{report}");
         archive
     }
 
@@ -186,7 +186,7 @@ fn nothing_is_referred_to_without_a_container_nor_read_without_permission() {
     fs::create_dir(&below).unwrap();
     write(&below.join("next.nc"), 0);
     let told = import(&below.join("next.nc"), &archive.repo, &["--path", "next", "--virtual"]).text();
-    assert!(told.contains("references to 1 chunk, 64 KiB"), "{told}");
+    assert!(told.contains("; 1 virtual, 64 KiB"), "{told}");
     assert!(told.contains(&format!("--allow-virtual '{prefix}below/'")), "{told}");
     assert_eq!(containers(), [prefix]);
     let elsewhere = archive.place.path().join("elsewhere.nc");
@@ -198,11 +198,11 @@ fn nothing_is_referred_to_without_a_container_nor_read_without_permission() {
     let tree = archive.place.path().join("tree");
     icechunkfs(["export", archive.repo.to_str().unwrap(), tree.to_str().unwrap(), "--allow-virtual", "/"]).success();
     let why = import(&tree, &archive.repo, &["--virtual", "--set-container"]).failure();
-    assert!(why.contains("only NetCDF and HDF5 files"), "{why}");
+    assert!(why.contains("only chunks of NetCDF and HDF5 files"), "{why}");
     assert_eq!(history(), before);
     // A dry run tells what would be referred to, and adds no container.
     let dry = import(&elsewhere, &archive.repo, &[&ALL[..], &["--path", "other", "--dry-run"]].concat()).text();
-    assert!(dry.contains("references to 1 chunk"), "{dry}");
+    assert!(dry.contains("; 1 virtual"), "{dry}");
     assert_eq!((history(), containers().len()), (before, 1));
 }
 
@@ -212,7 +212,7 @@ fn an_import_without_references_makes_the_archive_its_own() {
     let archive = Archive::new(&["--set-container"]);
     let before = archive.read().unwrap();
     let copied = import(&archive.file, &archive.repo, &["--json"]).json();
-    assert_eq!((&copied["chunks_written"], &copied["chunks_referred"]), (&1.into(), &0.into()), "{copied}");
+    assert_eq!((&copied["chunks_written"], &copied["chunks_virtual"]), (&1.into(), &0.into()), "{copied}");
     fs::remove_dir_all(archive.directory()).unwrap();
     let mounted = Mount::new(&archive.repo, &[]);
     assert_eq!(fs::read(mounted.path().join("one/c/0")).unwrap(), before);

@@ -19,6 +19,7 @@ mod export;
 mod import_hdf5;
 mod import_netcdf;
 mod import_virtual;
+mod import_zarr2;
 #[cfg(feature = "netcdf")]
 mod matrix;
 mod memory;

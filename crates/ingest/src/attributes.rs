@@ -11,7 +11,7 @@ use crate::plan::Omissions;
 /// Attribute that marks elements without a value.
 pub(crate) const FILL_VALUE: &str = "_FillValue";
 /// Attributes with numbers by which programs compute: a text in their place is an error to them.
-const COMPUTED: [&str; 3] = ["missing_value", "scale_factor", "add_offset"];
+pub(crate) const COMPUTED: [&str; 3] = ["missing_value", "scale_factor", "add_offset"];
 
 /// Attribute of a file or of a variable.
 #[derive(Clone, Debug, PartialEq)]

@@ -51,9 +51,9 @@ pub(crate) const GROWING: u64 = 64 << 10;
 /// Most rows of such a chunk, as long as there are few.
 const GROWING_ROWS: u64 = 1024;
 
-/// Returns the chunk for an array of `shape` with elements of `size` bytes, `total` long in the end,
-/// to which others will be appended along `axis`. A row that has at least the bytes `alone` is in
-/// chunks of its own, so that each is in one file, whatever the files have of them.
+/// Returns the chunk for an array of `shape` with elements of `size` bytes, `total` long in the
+/// end, to which others will be appended along `axis`. A row that has at least the bytes `alone` is
+/// in chunks of its own, so that each is in one file, whatever the files have of them.
 pub(crate) fn growing_chunk(shape: &[u64], axis: usize, total: u64, size: u64, alone: Option<u64>) -> Vec<u64> {
     let sizes = Sizes::USUAL;
     let inner = shape.get(1..).unwrap_or_default();

@@ -54,6 +54,6 @@ pub(crate) fn of_array(array: &Array) -> Result<Vec<u8>> {
     })
 }
 
-fn written(document: &impl Serialize) -> Result<Vec<u8>> {
+pub(crate) fn written(document: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(document).map_err(|e| Error::with_source(ErrorKind::InvalidInput, "writing a zarr.json", e))
 }

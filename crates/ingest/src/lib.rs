@@ -6,7 +6,8 @@
 //! them.
 //!
 //! Begin at [`plan`]; [`netcdf3`] makes plans of the classic formats of NetCDF, [`apart`] has those
-//! of HDF5 made by a process without rights. Hard rules:
+//! of HDF5 made by a process without rights. Trees of Zarr 2, whose chunks are files already, need
+//! no plan: [`zarr2`] makes their documents. Hard rules:
 //!
 //! - A file is untrusted: every count is checked against the file and the memory bound before
 //!   anything is made by it, and every range lies within the file.
@@ -20,6 +21,7 @@ pub mod plan;
 pub mod run;
 pub mod series;
 pub mod source;
+pub mod zarr2;
 
 mod attributes;
 mod chunking;

@@ -192,6 +192,11 @@ impl Array {
         }
     }
 
+    /// Returns true if stored chunks have checksums that no codec of the array has.
+    pub fn has_checksums(&self) -> bool {
+        matches!(&self.data, ArrayData::Stored(stored) if stored.has_checksum())
+    }
+
     /// Returns true if the array is the coordinate of its dimension.
     pub fn is_coordinate(&self) -> bool {
         let name = self.name.rsplit_once('/').map_or(self.name.as_str(), |(_, name)| name);
@@ -352,6 +357,18 @@ impl Plan {
     /// Errors: if it cannot be written.
     pub fn document(&self) -> Result<Vec<u8>> {
         document::of_group(&self.attributes)
+    }
+
+    /// Gives each record of at least `least` bytes a chunk of its own where others lie between: so
+    /// each chunk is one range of the file.
+    pub fn split_records(&mut self, least: u64) {
+        for array in &mut self.arrays {
+            let ArrayData::Plain(run) = &array.data else { continue };
+            let record = array.chunk_shape.iter().skip(1).fold(array.element.size(), |a, b| a.saturating_mul(*b));
+            if let Some(records) = array.chunk_shape.first_mut().filter(|_| run.has_gaps() && record >= least) {
+                *records = 1;
+            }
+        }
     }
 
     /// Checks the plan for a file of `length` bytes, without trust in its maker.

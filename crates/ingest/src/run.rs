@@ -58,6 +58,11 @@ impl Run {
         self.size == size && size > 0 && row.is_some_and(|row| row <= self.stride)
     }
 
+    /// Returns true if rows have something between them.
+    pub(crate) fn has_gaps(&self) -> bool {
+        product(self.shape.get(1..).unwrap_or_default(), self.size) != Some(self.stride)
+    }
+
     /// Returns the elements per dimension.
     pub(crate) fn shape(&self) -> &[u64] {
         &self.shape

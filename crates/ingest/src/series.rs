@@ -113,7 +113,7 @@ pub struct Whole {
     pub file: usize,
     /// Array in its plan, by position.
     pub array: usize,
-    /// Place of the chunk in the file's array.
+    /// Place of the chunk in the file's array; nothing says so of elements that are in no chunks.
     pub coords: Coords,
 }
 
@@ -187,18 +187,18 @@ impl Growing {
         is_whole.then_some(Whole { file: part.file, array: part.array, coords })
     }
 
-    /// Returns a file, by position, and the bytes in it that are the chunk at `coords`; none if
-    /// that has to be made, or is not full along the dimension: what is appended later has to be
-    /// put into it.
-    pub fn place_of(&self, plans: &[&Plan], coords: &[u32]) -> Option<(usize, Range<u64>)> {
+    /// Returns the chunk of a file that is the one at `coords`, and its bytes in the file; none if
+    /// that one has to be made, or is not full along the dimension: what is appended later has to
+    /// be put into it.
+    pub fn place_of(&self, plans: &[&Plan], coords: &[u32]) -> Option<(Whole, Range<u64>)> {
         let mut region = plan::region(coords, &self.chunk_shape, &self.shape);
         let along = region.get(self.axis)?.clone();
         if along.end - along.start != *self.chunk_shape.get(self.axis)? {
             return None;
         }
         if let Some(whole) = self.whole_chunk(plans, coords) {
-            let array = plans.get(whole.file)?.arrays.get(whole.array)?;
-            return Some((whole.file, array.place_of(&whole.coords)?));
+            let place = plans.get(whole.file)?.arrays.get(whole.array)?.place_of(&whole.coords)?;
+            return Some((whole, place));
         }
         let part = self.part_with(&along)?;
         let array = plans.get(part.file)?.arrays.get(part.array)?;
@@ -206,7 +206,7 @@ impl Growing {
         let is_full = plan::is_full(&region, &self.chunk_shape);
         *region.get_mut(self.axis)? = along.start - part.place.start..along.end - part.place.start;
         let place = run.place_of(&region).filter(|_| is_full && self.has_codecs_of(array))?;
-        Some((part.file, place))
+        Some((Whole { file: part.file, array: part.array, coords: Coords::new() }, place))
     }
 
     /// Returns the part that has all elements in the range `along` of the dimension.
@@ -273,15 +273,15 @@ impl Growing {
 }
 
 /// Plans to put `files` one after another along `dimension`, behind the arrays of an archive; none
-/// if there is no archive yet. Chunks of at least the bytes `referred` will be references, as far
-/// as they are in one file. Returns all reasons why files do not fit, if there are any.
+/// if there is no archive yet. Chunks of at least the bytes `virtual_from` will be virtual, as far
+/// as each is in one file. Returns all reasons why files do not fit, if there are any.
 ///
 /// Errors: [`ErrorKind::InvalidInput`] if no variable has the dimension.
 pub fn plan(
     archive: Option<&[Existing]>,
     files: &[&Plan],
     dimension: &str,
-    referred: Option<u64>,
+    virtual_from: Option<u64>,
 ) -> Result<std::result::Result<Series, Vec<Refusal>>> {
     let Some(first) = files.first() else { return Err(Error::invalid("no file is to be appended")) };
     if !first.arrays.iter().any(|array| axis_of(array, dimension).is_some()) {
@@ -347,7 +347,7 @@ pub fn plan(
             Some(axis) => {
                 let document = match archive {
                     Some(_) => document,
-                    None => in_growing_chunks(array, document, axis, &parts, referred),
+                    None => in_growing_chunks(array, document, axis, &parts, virtual_from),
                 };
                 series.growing.push(growing(array, document, axis, start..end, parts, files));
             }
@@ -408,16 +408,17 @@ fn in_growing_chunks(
     mut document: Map<String, Value>,
     axis: usize,
     parts: &[Part],
-    referred: Option<u64>,
+    virtual_from: Option<u64>,
 ) -> Map<String, Value> {
+    let virtual_from = virtual_from.filter(|_| !array.is_coordinate());
     let length = array.chunk_shape.get(axis).copied().unwrap_or(1).max(1);
     let are_whole = parts.iter().all(|part| (part.place.end - part.place.start).is_multiple_of(length));
-    let is_long = array.chunk_bytes() >= referred.unwrap_or(chunking::GROWING).min(chunking::GROWING);
+    let is_long = array.chunk_bytes() >= virtual_from.unwrap_or(chunking::GROWING).min(chunking::GROWING);
     if array.is_stored() && (are_whole || is_long) {
         return document;
     }
     let total = parts.last().map_or(0, |part| part.place.end);
-    let chunk = chunking::growing_chunk(array.shape(), axis, total, array.fill().len() as u64, referred);
+    let chunk = chunking::growing_chunk(array.shape(), axis, total, array.fill().len() as u64, virtual_from);
     let grid = json!({"name": "regular", "configuration": {"chunk_shape": chunk}});
     document.insert("chunk_grid".to_owned(), grid);
     document

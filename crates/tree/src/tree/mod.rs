@@ -22,6 +22,7 @@ mod prefetch;
 pub mod reshard;
 #[cfg(test)]
 mod tests;
+pub mod virtual_chunks;
 mod walk;
 
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Containers for references: Icechunk reads only those to files in one of the configuration.
+//! Containers for virtual chunks: Icechunk reads only those of files in one of the configuration.
 
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_base::shell;
@@ -10,19 +10,16 @@ use icechunkfs_repo::repo::Repository;
 use icechunkfs_store::storage::virtuals::address::Address;
 use serde_json::json;
 
-/// Directories of this machine that are in no container yet.
+/// Directories that are in no container yet.
 #[derive(Clone, Debug)]
 pub struct MissingContainers(Vec<Address>);
 
 impl MissingContainers {
-    /// Finds those of `directories`, which may also be prefixes of a store, that are in none of
-    /// `containers`.
+    /// Takes `missing`, prefixes that are in no container.
     ///
     /// Errors: [`icechunkfs_base::error::ErrorKind::InvalidInput`] if there are any and none
     /// `may_be_added`, or if no container can have such a prefix.
-    pub fn of(directories: &[Address], containers: &[Container], may_be_added: bool) -> Result<Self> {
-        let is_missing = |directory: &&Address| !containers.iter().any(|container| is_below(directory, container));
-        let missing: Vec<Address> = directories.iter().filter(is_missing).cloned().collect();
+    pub fn of(missing: Vec<Address>, may_be_added: bool) -> Result<Self> {
         let next = |directory: &Address| match directory.is_file() {
             true if may_be_added => None,
             true => Some("add --set-container".to_owned()),
@@ -30,7 +27,7 @@ impl MissingContainers {
         };
         if let Some((first, next)) = missing.iter().find_map(|directory| Some((directory, next(directory)?))) {
             return Err(Error::invalid(format!(
-                "the configuration has no container for {}, and Icechunk would not read references to it: {next}",
+                "the configuration has no container for {}, and Icechunk would not read virtual chunks there: {next}",
                 first.as_prefix()
             )));
         }
@@ -55,8 +52,10 @@ fn key(directory: &Address) -> String {
     format_key(&[CONTAINERS_KEY.to_owned(), decoded_prefix(directory)])
 }
 
-fn is_below(directory: &Address, container: &Container) -> bool {
-    Address::prefix(&container.url_prefix).is_ok_and(|prefix| prefix.rest_of(directory).is_some())
+/// Returns true if files below `directory` are in one of `containers`. Icechunk compares the
+/// prefixes of these, as they are, with decoded locations.
+pub fn is_in_any(directory: &Address, containers: &[Container]) -> bool {
+    containers.iter().any(|container| decoded_prefix(directory).starts_with(&container.url_prefix))
 }
 
 /// Returns the prefix of a container, which is compared with locations after these are decoded.
@@ -82,12 +81,13 @@ mod tests {
 
     #[test]
     fn containers_are_wanted_where_there_are_none_and_have_plain_names() {
+        let there = Container { url_prefix: "file:///a b/".to_owned(), ..Container::default() };
+        let is_there = |path: &str| is_in_any(&Address::prefix(path).unwrap(), std::slice::from_ref(&there));
+        assert_eq!(["file:///a%20b/c", "file:///a%20b", "file:///a"].map(is_there), [true, true, false]);
         let missing = |path: &str, may_be_added| {
-            let there = Container { url_prefix: "file:///a b/".to_owned(), ..Container::default() };
-            let found = MissingContainers::of(&[Address::prefix(path).unwrap()], &[there], may_be_added);
+            let found = MissingContainers::of(vec![Address::prefix(path).unwrap()], may_be_added);
             found.map(|missing| missing.0.len()).map_err(|error| error.to_string())
         };
-        assert_eq!(missing("file:///a%20b/c", false), Ok(0));
         assert_eq!(missing("file:///a", true), Ok(1));
         assert!(missing("file:///a", false).unwrap_err().contains("--set-container"));
         assert!(missing("s3://bucket/x", true).unwrap_err().contains("virtual_chunk_containers.s3://bucket/x/"));

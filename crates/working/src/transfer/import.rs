@@ -15,11 +15,11 @@ use serde_json::{Map, Value};
 
 use super::destination::is_marker;
 use super::planned::LeftOut;
-use super::referring::{ReferredPlaces, Referring};
 use super::repositories::refuse_repository;
 use super::scan::Scanned;
 use super::series::{self, Appended, Appending};
-use super::{Counters, MAX_LISTED, SkippedPath, known, planned, scan};
+use super::virtual_refs::{VirtualPlaces, VirtualRules};
+use super::{Counters, MAX_LISTED, SkippedPath, known, planned, scan, version_2};
 use crate::operations::changes::{DetectedChanges, NewIds, Violation, nodes};
 use crate::overlay::Base;
 use crate::scratch::record::Time;
@@ -44,6 +44,7 @@ use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use icechunkfs_repo::repo::{MAX_SNAPSHOT, Repository, create};
 use icechunkfs_store::recognize::{self, Kind};
 use icechunkfs_store::storage::Storage;
+use icechunkfs_store::storage::virtuals::VirtualChunks;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::NodeTable;
 
@@ -77,8 +78,8 @@ pub struct ImportOptions {
     pub jobs: usize,
     /// Append files along a dimension; none to put one in the place of what is there.
     pub appending: Option<Appending>,
-    /// Refer to the chunks of files; none to copy them.
-    pub referring: Option<Referring>,
+    /// Rules for virtual chunks in the files; none to copy all chunks.
+    pub virtual_rules: Option<VirtualRules>,
 }
 
 /// Result of an import.
@@ -100,10 +101,10 @@ pub struct ImportResult {
     pub chunks_written: usize,
     /// Total size of the stored chunks, in bytes.
     pub bytes_written: u64,
-    /// Number of chunks that are references to files.
-    pub chunks_referred: usize,
+    /// Number of chunks that stay in their files.
+    pub chunks_virtual: usize,
     /// Total size of these, in bytes.
-    pub bytes_referred: u64,
+    pub bytes_virtual: u64,
     /// Prefixes that have to be allowed where these are read.
     pub allow_virtual: Vec<String>,
     /// Number of deleted chunks.
@@ -198,8 +199,10 @@ pub async fn import(
 ) -> Result<ImportResult> {
     let names: Vec<&str> = options.path.split('/').filter(|name| !name.is_empty()).collect();
     let options = &ImportOptions { path: names.join("/"), ..options.clone() };
+    let mut virtuals = None;
     let (storage, snapshot) = match &target {
         ImportTarget::Branch(repository, branch) => {
+            virtuals = Some(repository.virtuals().await);
             repository.check_writable()?;
             let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
             let snapshot = repository.snapshot(tip, MAX_SNAPSHOT).await?;
@@ -207,11 +210,11 @@ pub async fn import(
         }
         ImportTarget::Empty(storage) => (Arc::clone(storage), create::initial(means.clock)?),
     };
-    let tree = tree(snapshot, &storage, means.memory)?;
+    let tree = tree(snapshot, &storage, virtuals.unwrap_or_default(), means.memory)?;
     let reader = Arc::clone(tree.reader());
     let mut out = ImportResult { dry_run: options.dry_run, ..ImportResult::default() };
-    let places = match options.referring {
-        Some(how) => Some(referred_places(sources, &target, how).await?),
+    let places = match options.virtual_rules {
+        Some(how) => Some(virtual_places(sources, &target, how).await?),
         None => None,
     };
     let found = SourceMeans { target: &target, tree: &tree, places: places.as_ref(), apart: means.apart, counters };
@@ -227,7 +230,7 @@ pub async fn import(
         out.chunks_unchanged = known::remove_unchanged(&tree, &mut detected.changes, options.jobs, counters).await?;
     }
     tally(&mut out, &detected.changes);
-    if let Some(places) = places.as_ref().filter(|_| out.chunks_referred > 0) {
+    if let Some(places) = places.as_ref().filter(|_| out.chunks_virtual > 0) {
         out.allow_virtual = places.prefixes();
     }
     let snapshot = Arc::clone(tree.snapshot());
@@ -243,8 +246,12 @@ pub async fn import(
         return Ok(out);
     }
     let (repository, branch, base) = repository_of(target, &tree, means.clock, &mut out).await?;
-    if let Some(places) = places.filter(|_| out.chunks_referred > 0) {
-        places.missing.add(&repository, means.clock).await?;
+    // A new repository stays: others may have begun to use it.
+    let place = repository.storage().location().to_owned();
+    let stays = || format!("{place} was created and is still empty; the import into it failed");
+    if let Some(places) = places.filter(|_| out.chunks_virtual > 0) {
+        let added = places.missing.add(&repository, means.clock).await;
+        if out.created_repository { added.context(stays) } else { added }?;
     }
     let changes = std::mem::take(&mut detected.changes);
     drop((scanned, tree, detected));
@@ -254,9 +261,6 @@ pub async fn import(
     let settlements = options.on_conflict.into();
     let request = Request { branch, message, metadata, settlements, host, ..Request::default() };
     let committed = Box::pin(engine.commit(&base, &changes, &request, progress)).await;
-    // A new repository stays: others may have begun to use it.
-    let place = repository.storage().location();
-    let stays = || format!("{place} was created and is still empty; the import into it failed");
     let committed = if out.created_repository { committed.context(stays) } else { committed };
     match committed? {
         CommitOutcome::Nothing => {}
@@ -285,10 +289,8 @@ fn other_content(source: &Path) -> String {
     /// Entries that are looked at.
     const LOOKED_AT: usize = 1000;
     let into_mount = "with xarray, and write it into a mount of a repository";
-    match recognize::at(source) {
-        Some(Kind::Repository) => return "it is a repository, of which `icechunkfs clone` makes a copy".to_owned(),
-        Some(Kind::Zarr2) => return format!("it is a Zarr tree of version 2: open it {into_mount}"),
-        _ => {}
+    if recognize::at(source) == Some(Kind::Repository) {
+        return "it is a repository, of which `icechunkfs clone` makes a copy".to_owned();
     }
     let Ok(entries) = std::fs::read_dir(source) else { return "it cannot be listed".to_owned() };
     let paths: Vec<PathBuf> = entries.flatten().take(LOOKED_AT).map(|entry| entry.path()).collect();
@@ -303,14 +305,14 @@ fn other_content(source: &Path) -> String {
     }
 }
 
-/// Returns the directories of `sources` that references lead to.
-async fn referred_places(sources: &[PathBuf], target: &ImportTarget, how: Referring) -> Result<Arc<ReferredPlaces>> {
+/// Returns the directories of `sources`, which virtual chunks will be in.
+async fn virtual_places(sources: &[PathBuf], target: &ImportTarget, how: VirtualRules) -> Result<Arc<VirtualPlaces>> {
     let containers = match target {
         ImportTarget::Branch(repository, _) => repository.config().await?.virtual_containers(),
         ImportTarget::Empty(_) => Vec::new(),
     };
     let files = sources.to_vec();
-    blocking(move || ReferredPlaces::of(&files, &containers, how).map(Arc::new)).await
+    blocking(move || VirtualPlaces::of(&files, &containers, how).map(Arc::new)).await
 }
 
 /// Sources, laid out over the branch.
@@ -344,8 +346,8 @@ async fn lay_out(sources: &[PathBuf], options: &ImportOptions, means: SourceMean
 struct SourceMeans<'a> {
     target: &'a ImportTarget,
     tree: &'a Arc<Tree>,
-    /// Directories of files that are referred to; none if chunks are copied.
-    places: Option<&'a Arc<ReferredPlaces>>,
+    /// Directories of files with virtual chunks; none if all are copied.
+    places: Option<&'a Arc<VirtualPlaces>>,
     apart: &'a Apart,
     counters: &'a Arc<Counters>,
 }
@@ -370,14 +372,19 @@ async fn scan_source(source: &Path, options: &ImportOptions, means: SourceMeans<
     }
     if places.is_some() {
         return Err(Error::invalid(format!(
-            "{}: only NetCDF and HDF5 files can be referred to: leave out --virtual",
+            "{}: only chunks of NetCDF and HDF5 files can be virtual: leave out --virtual",
             source.display()
         )));
     }
     let root = Arc::new(open(source, target)?);
     let count = Arc::clone(counters);
     let jobs = options.jobs;
-    let scanned = blocking(move || scan::scan(root, jobs, &count)).await.context(|| source.display())?;
+    let of_version_2 = recognize::at(source) == Some(Kind::Zarr2);
+    let scan = move || {
+        let scanned = scan::scan(root, jobs, &count)?;
+        if of_version_2 { version_2::converted(&scanned) } else { Ok((scanned, LeftOut::default())) }
+    };
+    let (scanned, left_out) = blocking(scan).await.context(|| source.display())?;
     if scanned.has_file(is_marker) {
         return Err(Error::invalid(format!(
             "{}: an export into it was not finished: finish it first",
@@ -389,7 +396,7 @@ async fn scan_source(source: &Path, options: &ImportOptions, means: SourceMeans<
         let what = blocking(move || Ok(other_content(&found))).await?;
         return Err(Error::invalid(format!("{}: nothing to import: {what}", source.display())));
     }
-    Ok((scanned, LeftOut::default()))
+    Ok((scanned, left_out))
 }
 
 /// Returns the repository, which is created if there is none, its branch, and the base of a commit
@@ -449,10 +456,15 @@ fn real(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-fn tree(snapshot: Snapshot, storage: &Arc<dyn Storage>, memory: &dyn Fn(u64) -> Result<Budget>) -> Result<Arc<Tree>> {
+fn tree(
+    snapshot: Snapshot,
+    storage: &Arc<dyn Storage>,
+    virtuals: Arc<VirtualChunks>,
+    memory: &dyn Fn(u64) -> Result<Budget>,
+) -> Result<Arc<Tree>> {
     let table = NodeTable::build(&snapshot)?;
     let budget = memory(snapshot.size() as u64 + table.size())?;
-    let reader = Arc::new(Reader::new(Arc::clone(storage), budget));
+    let reader = Arc::new(Reader::new(Arc::clone(storage), budget).with_virtuals(virtuals));
     Ok(Arc::new(Tree::new(snapshot, table, reader)))
 }
 
@@ -484,8 +496,8 @@ fn tally(out: &mut ImportResult, changes: &ChangeSet) {
         match (change.length(), change.stored()) {
             (None, _) => out.chunks_deleted += 1,
             (Some(length), Some(ChunkPayload::Virtual { .. })) => {
-                out.chunks_referred += 1;
-                out.bytes_referred = out.bytes_referred.saturating_add(length);
+                out.chunks_virtual += 1;
+                out.bytes_virtual = out.bytes_virtual.saturating_add(length);
             }
             (Some(length), _) => {
                 out.chunks_written += 1;

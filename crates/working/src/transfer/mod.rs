@@ -14,8 +14,9 @@
 //! | [`export`] | runs all these concurrently |
 //! | [`prune`] | finds and removes what a destination has and the snapshot does not |
 //! | [`scan`] | presents a directory as a working tree in which every file is new |
+//! | [`version_2`] | does that with a tree of Zarr 2 |
 //! | [`planned`] | does that with the groups and arrays that a file of another format becomes |
-//! | [`referring`] | refers to chunks of such a file instead of copying them |
+//! | [`virtual_refs`] | refers to chunks of such a file instead of copying them |
 //! | [`containers`] | finds and adds the containers that references need |
 //! | [`relocate`] | gives references to files that were moved their new locations |
 //! | [`known`] | leaves out chunks that the branch has already, byte for byte |
@@ -31,11 +32,12 @@ mod new_file;
 mod planned;
 mod prune;
 mod put;
-pub mod referring;
 pub mod relocate;
 mod repositories;
 mod scan;
 pub mod series;
+mod version_2;
+pub mod virtual_refs;
 mod walk;
 
 use std::ffi::OsStr;

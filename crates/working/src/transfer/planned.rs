@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
 
-use super::referring::{self, ReferredPlaces, Target};
 use super::scan::{Scanned, ScannedFile};
+use super::virtual_refs::{self, VirtualPlaces, VirtualTarget};
 use super::{MAX_LISTED, SkippedPath};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, Metered};
@@ -19,15 +19,15 @@ use icechunkfs_format::zarr::Coords;
 use icechunkfs_format::zarr::chunk_key::KeyEncoding;
 use icechunkfs_ingest::apart::Reader;
 use icechunkfs_ingest::netcdf3;
-use icechunkfs_ingest::plan::{Array, Plan};
-use icechunkfs_ingest::source::LocalFile;
+use icechunkfs_ingest::plan::{Array, Omissions, Plan};
+use icechunkfs_ingest::source::{LocalFile, Source as _};
 use icechunkfs_repo::commit::changes::MadeChunk;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{MAX_NAME, NodeIndex, ZARR_JSON};
 
 /// Bytes that a chunk takes until it is stored: in the tree that it is laid out as, and in the
 /// change set.
-pub(super) const CHUNK_COST: u64 = 1 << 10;
+const CHUNK_COST: u64 = 1 << 10;
 
 /// File that is imported, and what becomes of it.
 #[derive(Debug)]
@@ -36,18 +36,30 @@ pub(super) struct Original {
     /// Path, for messages.
     pub(super) shown: String,
     pub(super) plan: Metered<Plan>,
-    /// File that chunks refer to; none if they are copied.
-    target: Option<Target>,
+    /// File that has virtual chunks; none if all are copied.
+    target: Option<VirtualTarget>,
 }
 
 impl Original {
-    /// Returns the reference to the bytes `place` of the file; none if they are to be copied.
-    pub(super) fn reference(&self, place: &Range<u64>) -> Option<ChunkPayload> {
-        self.target.as_ref()?.reference(place)
+    /// Returns the virtual chunk that is the one at `coords` of `array`, at the bytes `place` of
+    /// the file; none if it is to be copied. Reads one with a checksum, which no reader will check.
+    ///
+    /// Errors: [`ErrorKind::Corrupt`] if that is wrong; others as for reading.
+    pub(super) fn virtual_chunk(
+        &self,
+        array: &Array,
+        coords: &[u32],
+        place: &Range<u64>,
+    ) -> Result<Option<ChunkPayload>> {
+        let Some(chunk) = self.target.as_ref().and_then(|target| target.chunk(place)) else { return Ok(None) };
+        if array.has_checksums() {
+            array.read_stored(&self.file, coords, 0..chunk.length(), &mut Vec::new()).context(|| self.shown.clone())?;
+        }
+        Ok(Some(chunk))
     }
 
-    /// Returns the fewest bytes of a chunk that is referred to; none if all are copied.
-    pub(super) fn referred_from(&self) -> Option<u64> {
+    /// Returns the fewest bytes of a virtual chunk; none if all chunks are copied.
+    pub(super) fn virtual_from(&self) -> Option<u64> {
         self.target.as_ref().map(|target| target.copy_below)
     }
 }
@@ -101,11 +113,11 @@ pub(super) fn append_range(
     Ok(())
 }
 
-/// Opens the file at `path` and plans what it becomes, with references to `places` if there are
-/// any; `apart` reads one that is not of a classic format of NetCDF.
+/// Opens the file at `path` and plans what it becomes, with virtual chunks if it is in one of
+/// `places`; `apart` reads one that is not of a classic format of NetCDF.
 ///
 /// Errors: [`ErrorKind::Corrupt`] if it is damaged; others as for reading.
-pub(super) fn open(path: &Path, apart: &Reader, places: Option<&Arc<ReferredPlaces>>) -> Result<Arc<Original>> {
+pub(super) fn open(path: &Path, apart: &Reader, places: Option<&Arc<VirtualPlaces>>) -> Result<Arc<Original>> {
     let shown = path.display().to_string();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::io(&shown, e.into()))?;
@@ -126,23 +138,25 @@ pub(super) fn open(path: &Path, apart: &Reader, places: Option<&Arc<ReferredPlac
     };
     groups.retain(|group| is_allowed(&group.path));
     arrays.retain(|array| is_allowed(&array.name));
-    let target = referring::target(places, &file).context(|| shown.clone())?;
+    let target = virtual_refs::target(places, &file).context(|| shown.clone())?;
+    if let Some(target) = &target {
+        plan.split_records(target.copy_below);
+        plan.check(file.length()).context(|| shown.clone())?;
+    }
     Ok(Arc::new(Original { file, shown, plan, target }))
 }
 
 /// Opens the file at `path` and plans what it becomes. Also returns what is not as in the file.
 ///
 /// Errors: as for [`open`].
-pub(super) fn plan(path: &Path, apart: &Reader, places: Option<&Arc<ReferredPlaces>>) -> Result<(Scanned, LeftOut)> {
+pub(super) fn plan(path: &Path, apart: &Reader, places: Option<&Arc<VirtualPlaces>>) -> Result<(Scanned, LeftOut)> {
     lay_out(&open(path, apart, places)?)
 }
 
 /// Lays the nodes and chunks of the plan out as files.
 fn lay_out(original: &Arc<Original>) -> Result<(Scanned, LeftOut)> {
     let plan = &original.plan;
-    let listed = plan.omissions.list.iter();
-    let listed = listed.map(|one| SkippedPath { path: one.path.clone(), why: one.why.clone() });
-    let left_out = LeftOut { list: listed.collect(), count: plan.omissions.count };
+    let left_out = LeftOut::of(&plan.omissions);
     let mut scanned = Scanned::empty(Arc::new(original.file.descriptor()?));
     let mut meter = Meter::new("the chunks of an import");
     scanned.add(ZARR_JSON, ScannedFile::Document(plan.document()?.into()));
@@ -152,8 +166,8 @@ fn lay_out(original: &Arc<Original>) -> Result<(Scanned, LeftOut)> {
     }
     for (position, array) in plan.arrays.iter().enumerate() {
         // Each program reads the coordinates, also one that may not read the file.
-        let refers = !array.is_coordinate();
-        add_array(&mut scanned, original, position, refers, &mut meter)?;
+        let may_be_virtual = !array.is_coordinate();
+        add_array(&mut scanned, original, position, may_be_virtual, &mut meter)?;
     }
     scanned.hold(meter.into());
     Ok((scanned, left_out))
@@ -169,6 +183,12 @@ pub(super) struct LeftOut {
 }
 
 impl LeftOut {
+    pub(super) fn of(omissions: &Omissions) -> Self {
+        let listed = omissions.list.iter();
+        let listed = listed.map(|one| SkippedPath { path: one.path.clone(), why: one.why.clone() });
+        LeftOut { list: listed.collect(), count: omissions.count }
+    }
+
     pub(super) fn add(&mut self, path: &str, why: &str) {
         self.count += 1;
         if self.list.len() < MAX_LISTED {
@@ -196,13 +216,13 @@ pub(super) fn chunk_of(original: &Arc<Original>, array: usize, coords: Coords, l
     Arc::new(Assembled { original: Arc::clone(original), array, coords, length })
 }
 
-/// Adds the array at `position` of the plan; its chunks are references as far as `refers` and the
-/// rules for the file say so.
+/// Adds the array at `position` of the plan; its chunks are virtual as far as they `may_be_virtual`
+/// and the rules for the file say so.
 pub(super) fn add_array(
     scanned: &mut Scanned,
     original: &Arc<Original>,
     position: usize,
-    refers: bool,
+    may_be_virtual: bool,
     meter: &mut Meter,
 ) -> Result<()> {
     let array = original.plan.arrays.get(position).ok_or_else(|| Error::invalid("an array of no file"))?;
@@ -210,11 +230,11 @@ pub(super) fn add_array(
     scanned.add(&format!("{name}/{ZARR_JSON}"), ScannedFile::Document(Bytes::from(array.document()?)));
     let mut add = |(coords, length): (Coords, u64)| {
         let key = KeyEncoding::default().key(&coords);
-        let place = array.place_of(&coords).filter(|place| refers && place.end - place.start == length);
-        let reference = place.and_then(|place| original.reference(&place));
-        meter.count(CHUNK_COST + reference.as_ref().map_or(0, ChunkPayload::held))?;
-        let file = match reference {
-            Some(reference) => ScannedFile::Reference(reference),
+        let place = array.place_of(&coords).filter(|place| may_be_virtual && place.end - place.start == length);
+        let chunk = place.map(|place| original.virtual_chunk(array, &coords, &place)).transpose()?.flatten();
+        meter.count(cost_of(chunk.as_ref()))?;
+        let file = match chunk {
+            Some(chunk) => ScannedFile::Virtual(chunk),
             None => ScannedFile::Chunk(chunk_of(original, position, coords, length)),
         };
         scanned.add(&format!("{name}/{key}"), file);
@@ -224,6 +244,12 @@ pub(super) fn add_array(
         Some(stored) => stored.into_iter().try_for_each(add),
         None => Places::of_grid(array.grid()?).try_for_each(|coords| add((coords, array.chunk_bytes()))),
     }
+}
+
+/// Returns the bytes that a chunk takes until it is stored: a virtual one has its location in the
+/// tree as it was found, as it is laid out, and in the change set.
+pub(super) fn cost_of(chunk: Option<&ChunkPayload>) -> u64 {
+    CHUNK_COST + chunk.map_or(0, |chunk| 3 * chunk.held())
 }
 
 /// Returns the node at `path` of `tree`, names with slashes between; none if there is none.

@@ -1,27 +1,26 @@
-//! Gives references to files that were moved their new locations.
+//! Gives virtual chunks the new locations of files that were moved.
 //!
-//! A reference proves by its checksum that a file is the one that it was made to, and keeps it.
-//! Files of this machine are looked at first; elsewhere one that does not fit is an error where it
-//! is read.
+//! A virtual chunk proves by its checksum that a file is the one that it was made to, and keeps it.
+//! Files of this machine are looked at first. Those of a store have the time at which they were put
+//! there, so that virtual chunks with a time would never be read: they are refused.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use icechunkfs_base::blocking::blocking;
-use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
 use icechunkfs_base::printable;
 use icechunkfs_base::size::counted;
 use icechunkfs_format::format::chunk_payload::{Checksum, ChunkPayload};
-use icechunkfs_format::zarr::Coords;
 use icechunkfs_repo::commit::changes::{ChangeSet, ChunkChange};
 use icechunkfs_store::storage::virtuals::address::Address;
 use icechunkfs_store::storage::virtuals::check_file;
 use icechunkfs_tree::tree::Tree;
-use icechunkfs_tree::tree::nodes::NodeIndex;
+use icechunkfs_tree::tree::virtual_chunks::VirtualChunk;
 
-/// Bytes that a changed reference takes, besides its location and checksum.
-const REFERENCE_COST: u64 = 256;
+/// Bytes that a changed chunk takes, besides its location and checksum.
+const CHUNK_COST: u64 = 256;
 /// Files that an error names.
 const NAMED: usize = 20;
 
@@ -32,86 +31,56 @@ pub struct Relocation {
     pub from: Address,
     /// Prefix of the files now.
     pub to: Address,
+    /// Take files of this machine also if they are older than those that were there.
+    pub allow_older: bool,
 }
 
-/// References with new locations.
+/// Virtual chunks with new locations.
 #[derive(Debug, Default)]
 pub struct Relocated {
     /// Changes of a commit.
     pub changes: ChangeSet,
-    /// Number of files that are referred to.
+    /// Number of files.
     pub files: usize,
-    /// Number of references.
+    /// Number of chunks.
     pub chunks: u64,
-    /// Bytes that they refer to.
+    /// Bytes of these.
     pub bytes: u64,
 }
 
-/// File as references have it: its location, and a checksum.
-type Target = (String, Option<Checksum>);
+/// Files by location and checksum, with the position behind their last chunk.
+type Targets = BTreeMap<(String, Option<Checksum>), u64>;
 
-/// Returns the changes that move all references of `tree` as `relocation` says.
+/// Returns the changes that move all virtual chunks of `tree` as `relocation` says.
 ///
-/// Errors: [`ErrorKind::Stale`] if a file is not at its new place, or is another one there; others
-/// as for reading the repository.
+/// Errors: [`ErrorKind::Stale`] if a file is not at its new place, or cannot be the same; others as
+/// for reading the repository.
 pub async fn relocate(tree: &Arc<Tree>, relocation: &Relocation) -> Result<Relocated> {
-    let mut meter = Meter::new("references to files that were moved");
-    let mut targets: BTreeSet<Target> = BTreeSet::new();
-    each_moved(tree, relocation, |_, _, payload| {
-        let ChunkPayload::Virtual { location, checksum, .. } = payload else { return Ok(()) };
-        let target = (location, checksum);
-        let tag = if let Some(Checksum::Etag(tag)) = &target.1 { tag.len() } else { 0 };
-        let cost = REFERENCE_COST + 2 * (target.0.len() + tag) as u64;
-        if targets.insert(target) { meter.count(cost) } else { Ok(()) }
-    })
-    .await?;
-    let files = targets.iter().map(|(location, _)| location).collect::<HashSet<_>>().len();
-    blocking(move || check(&targets)).await?;
-    let mut out = Relocated { files, ..Relocated::default() };
+    let mut meter = Meter::new("virtual chunks in files that were moved");
+    let mut targets = Targets::new();
+    let mut out = Relocated::default();
     let mut changes = ChangeSet::default();
-    each_moved(tree, relocation, |node, coords, payload| {
-        let Some(array) = tree.table().array(node) else { return Ok(()) };
-        meter.count(REFERENCE_COST + payload.held())?;
+    tree.each_virtual(0, |chunk| {
+        let Some(location) = moved(&chunk.location, relocation) else { return Ok(()) };
+        let Some(array) = tree.table().array(chunk.node) else { return Ok(()) };
+        let VirtualChunk { coords, offset, length, checksum, .. } = chunk;
+        let payload = ChunkPayload::Virtual { location: location.clone(), offset, length, checksum: checksum.clone() };
+        meter.count(CHUNK_COST + payload.held())?;
+        let end = targets.entry((location, checksum)).or_default();
+        if *end == 0 {
+            meter.count(CHUNK_COST + payload.held())?;
+        }
+        *end = (*end).max(offset.saturating_add(length));
         out.chunks += 1;
-        out.bytes = out.bytes.saturating_add(payload.length());
+        out.bytes = out.bytes.saturating_add(length);
         changes.chunks.entry(array.id).or_default().insert(coords, ChunkChange::Stored(payload));
         Ok(())
     })
     .await?;
+    out.files = targets.len();
+    let allow_older = relocation.allow_older;
+    blocking(move || check(&targets, allow_older)).await?;
     Ok(Relocated { changes, ..out })
-}
-
-/// Calls `visit` for each reference that is moved, with its array, its place and its new form.
-async fn each_moved(
-    tree: &Tree,
-    relocation: &Relocation,
-    mut visit: impl FnMut(NodeIndex, Coords, ChunkPayload) -> Result<()> + Send,
-) -> Result<()> {
-    for node in tree.table().subtree(0) {
-        let Some(chunks) = tree.chunks(node) else { continue };
-        let mut failed = Ok(());
-        chunks
-            .each(|refs, at| {
-                if failed.is_err() {
-                    return;
-                }
-                failed = refs.payload(at).and_then(|payload| match payload {
-                    ChunkPayload::Virtual { location, offset, length, checksum } => {
-                        match moved(&location, relocation) {
-                            Some(location) => {
-                                let coords = refs.coords(at).iter().collect();
-                                visit(node, coords, ChunkPayload::Virtual { location, offset, length, checksum })
-                            }
-                            None => Ok(()),
-                        }
-                    }
-                    _ => Ok(()),
-                });
-            })
-            .await?;
-        failed.context(|| format!("/{}", tree.table().path(node)))?;
-    }
-    Ok(())
 }
 
 /// Returns where the file at `location` is now; none if it was not moved.
@@ -121,12 +90,18 @@ fn moved(location: &str, relocation: &Relocation) -> Option<String> {
     Some(relocation.to.join(rest).to_string())
 }
 
-/// Fails unless all files of this machine are those that were referred to.
-fn check(targets: &BTreeSet<Target>) -> Result<()> {
+/// Fails unless the files can be those that were moved.
+fn check(targets: &Targets, allow_older: bool) -> Result<()> {
     let mut wrong = Vec::new();
-    for (location, checksum) in targets {
+    for ((location, checksum), end) in targets {
         let address = Address::object(location)?;
-        let checked = if address.is_file() { check_file(&address, checksum.as_ref()) } else { Ok(()) };
+        let checked = match (address.is_file(), checksum) {
+            (true, _) => check_file(&address, checksum.as_ref(), *end, allow_older),
+            (false, Some(Checksum::LastModified(_))) => {
+                Err(Error::invalid("the chunks are checked by the time of a file, which a store does not keep"))
+            }
+            (false, _) => Ok(()),
+        };
         if let Err(error) = checked {
             wrong.push(printable::line(&format!("  {address}: {error}")));
         }
@@ -135,12 +110,13 @@ fn check(targets: &BTreeSet<Target>) -> Result<()> {
         return Ok(());
     }
     let files = counted(wrong.len() as u64, "file");
-    let mut text = format!("{files} cannot be what was referred to: nothing was changed\n");
+    let mut text = format!("{files} cannot be what the virtual chunks are of: nothing was committed\n");
     wrong.iter().take(NAMED).for_each(|line| text += &format!("{line}\n"));
     if wrong.len() > NAMED {
         text += &format!("  and {} more\n", wrong.len() - NAMED);
     }
-    text += "Put the files there as they were, with their times (`cp -p`, `rsync -t`), or import them again.\n";
+    text +=
+        "Copy files with their times (`cp -p`, `rsync -t`); if the same bytes have an older time, add --allow-older.\n";
     Err(Error::multi_line(ErrorKind::Stale, &text))
 }
 
@@ -149,12 +125,32 @@ fn check(targets: &BTreeSet<Target>) -> Result<()> {
 mod tests {
     use super::*;
 
+    fn address(text: &str) -> Address {
+        Address::prefix(text).unwrap()
+    }
+
     #[test]
     fn what_is_below_the_prefix_is_moved() {
-        let address = |text: &str| Address::prefix(text).unwrap();
-        let relocation = Relocation { from: address("file:///a/b"), to: address("s3://c/d") };
+        let relocation = Relocation { from: address("file:///a/b"), to: address("s3://c/d"), allow_older: false };
         assert_eq!(moved("file:///a/b/e%20f", &relocation).as_deref(), Some("s3://c/d/e%20f"));
         assert_eq!(moved("file:///a/bc", &relocation), None);
         assert_eq!(moved("nonsense", &relocation), None);
+    }
+
+    #[test]
+    fn files_are_those_that_they_were() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(10).unwrap();
+        let time = |seconds| std::time::UNIX_EPOCH + std::time::Duration::from_millis(seconds);
+        let is_same = |second, end, allow_older| {
+            let location = format!("file://{}", file.path().display());
+            check(&[((location, Some(Checksum::LastModified(second))), end)].into(), allow_older).is_ok()
+        };
+        file.as_file().set_modified(time(5_500)).unwrap();
+        assert!(is_same(6, 10, false) && !is_same(6, 11, false) && !is_same(5, 10, true));
+        assert!(!is_same(7, 10, false) && is_same(7, 10, true));
+        let in_store = |checksum| check(&[(("s3://b/x".to_owned(), checksum), 1)].into(), true).is_ok();
+        assert!(in_store(Some(Checksum::Etag("x".into()))) && in_store(None));
+        assert!(!in_store(Some(Checksum::LastModified(u32::MAX))));
     }
 }

@@ -70,8 +70,8 @@ pub(super) enum ScannedFile {
     Document(Bytes),
     /// Chunk of which parts are elsewhere.
     Chunk(Arc<dyn MadeChunk>),
-    /// Chunk that stays where it is.
-    Reference(ChunkPayload),
+    /// Chunk in a file outside the repository.
+    Virtual(ChunkPayload),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -228,7 +228,7 @@ impl Scan<'_> {
     }
 }
 
-fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+pub(super) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
@@ -290,6 +290,35 @@ impl Scanned {
                 new
             }
         }
+    }
+
+    /// Returns the path of each directory, with its files by name; a directory comes before those
+    /// below it.
+    pub(super) fn listed(&self) -> impl Iterator<Item = (&[u8], BTreeMap<&[u8], DataFileId>)> {
+        self.directories.iter().map(|directory| {
+            let files = directory.entries.iter().filter_map(|(name, entry)| match entry {
+                ScannedEntry::File(number) => Some((&*name.0, DataFileId(*number))),
+                ScannedEntry::Directory(_) => None,
+            });
+            (&*directory.path, files.collect())
+        })
+    }
+
+    /// Returns the same directory without any file: some are laid out in it in another way.
+    pub(super) fn emptied(&self) -> Self {
+        Scanned { others: self.others.clone(), ..Scanned::empty(Arc::clone(&self.root)) }
+    }
+
+    /// Adds the file `number` of `from`, another scan of the same directory, at `path`.
+    pub(super) fn add_from(&mut self, path: &str, from: &Scanned, number: DataFileId) {
+        if let Some(file) = from.file(number) {
+            self.add_over(path, file.clone());
+        }
+    }
+
+    /// Reads the file `number`, of at most `limit` bytes.
+    pub(super) fn read(&self, number: DataFileId, limit: u64) -> Result<Bytes> {
+        read_below(&self.root, self.path(number), limit)
     }
 
     /// Returns true if there is any `zarr.json`.
@@ -396,7 +425,7 @@ impl Scanned {
         let number = DataFileId(number);
         match self.file(number) {
             Some(ScannedFile::Document(document)) => Source::Stored(Stored(ChunkPayload::Inline(document.clone()))),
-            Some(ScannedFile::Reference(payload)) => Source::Stored(Stored(payload.clone())),
+            Some(ScannedFile::Virtual(payload)) => Source::Stored(Stored(payload.clone())),
             _ => Source::Data(number),
         }
     }
@@ -483,23 +512,25 @@ impl Contents for Scanned {
         };
         let root = Arc::clone(&self.root);
         let path = self.path(number).to_vec();
-        blocking(move || {
-            use std::io::Read;
-            let failed = |e: std::io::Error| Error::io(printable::text(&path), e);
-            let file = open_beneath(&root, &path, OFlags::NONBLOCK).map_err(|e| failed(e.into()))?;
-            let file = File::from(file);
-            let size = file.metadata().map_err(failed)?.len();
-            let name = || printable::text(&path);
-            if size > limit {
-                return Err(Error::new(ErrorKind::OutOfMemory, format!("{}: more than {limit} bytes", name())));
-            }
-            let reservation = memory::reserve_blocking(size, &name().to_string())?;
-            let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
-            file.take(size).read_to_end(&mut bytes).map_err(failed)?;
-            Ok(memory::with_reservation(bytes.into(), reservation))
-        })
-        .await
+        blocking(move || read_below(&root, &path, limit)).await
     }
+}
+
+/// Reads the file at `path` below `root`, of at most `limit` bytes.
+fn read_below(root: &OwnedFd, path: &[u8], limit: u64) -> Result<Bytes> {
+    use std::io::Read;
+    let failed = |e: std::io::Error| Error::io(printable::text(path), e);
+    let file = open_beneath(root, path, OFlags::NONBLOCK).map_err(|e| failed(e.into()))?;
+    let file = File::from(file);
+    let size = file.metadata().map_err(failed)?.len();
+    let name = || printable::text(path);
+    if size > limit {
+        return Err(Error::new(ErrorKind::OutOfMemory, format!("{}: more than {limit} bytes", name())));
+    }
+    let reservation = memory::reserve_blocking(size, &name().to_string())?;
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
+    file.take(size).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(memory::with_reservation(bytes.into(), reservation))
 }
 
 #[cfg(test)]

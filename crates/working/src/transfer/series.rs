@@ -15,9 +15,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
-use super::planned::{self, CHUNK_COST, LeftOut, Original, Places, append_range, node_at};
-use super::referring::ReferredPlaces;
+use super::planned::{self, LeftOut, Original, Places, append_range, node_at};
 use super::scan::{GROUP_IN_PLACE, Scanned, ScannedFile, is_group};
+use super::virtual_refs::VirtualPlaces;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
@@ -67,12 +67,15 @@ impl Files {
         self.originals.iter().map(|original| &*original.plan).collect()
     }
 
-    /// Returns the reference that is the chunk of `array` at `coords`; none if that has to be made,
-    /// or is to be copied.
-    fn reference(&self, plans: &[&Plan], array: &Growing, coords: &[u32]) -> Option<ChunkPayload> {
+    /// Returns the virtual chunk that is the one of `array` at `coords`; none if that has to be
+    /// made, or is to be copied.
+    fn virtual_chunk(&self, array: &Growing, coords: &[u32]) -> Result<Option<ChunkPayload>> {
         // Each program reads the coordinate, also one that may not read the files.
-        let (file, place) = array.place_of(plans, coords).filter(|_| !array.is_coordinate())?;
-        self.originals.get(file)?.reference(&place)
+        let found = array.place_of(&self.plans(), coords).filter(|_| !array.is_coordinate());
+        let Some((whole, place)) = found else { return Ok(None) };
+        let Some(original) = self.originals.get(whole.file) else { return Ok(None) };
+        let Some(of_file) = original.plan.arrays.get(whole.array) else { return Ok(None) };
+        original.virtual_chunk(of_file, &whole.coords, &place)
     }
 
     fn with_plans(&self) -> Vec<(&Plan, &dyn Source)> {
@@ -228,7 +231,7 @@ pub(super) async fn lay_out(
     files: Vec<PathBuf>,
     how: &Appending,
     apart: &Reader,
-    places: Option<Arc<ReferredPlaces>>,
+    places: Option<Arc<VirtualPlaces>>,
 ) -> Result<Appended> {
     raise_file_limit();
     let apart = apart.clone();
@@ -379,10 +382,13 @@ impl<'a> Archive<'a> {
             for coords in Places::within(array.changed()?) {
                 let key = format!("{}/{}", array.name, encoding.key(&coords));
                 let earlier = node.filter(|_| array.has_earlier(&coords));
-                let reference = earlier.is_none().then(|| files.reference(&plans, &array, &coords)).flatten();
-                meter.count(CHUNK_COST + reference.as_ref().map_or(0, ChunkPayload::held))?;
-                if let Some(reference) = reference {
-                    scanned.add_over(&key, ScannedFile::Reference(reference));
+                let found = match earlier {
+                    Some(_) => None,
+                    None => virtual_chunk(files, &array, &coords).await?,
+                };
+                meter.count(planned::cost_of(found.as_ref()))?;
+                if let Some(found) = found {
+                    scanned.add_over(&key, ScannedFile::Virtual(found));
                 } else if let Some(made) = chunk(files, &plans, &array, coords, earlier).await? {
                     scanned.add_over(&key, ScannedFile::Chunk(made));
                 }
@@ -391,6 +397,17 @@ impl<'a> Archive<'a> {
         scanned.hold(meter.into());
         Ok(scanned)
     }
+}
+
+/// Returns the virtual chunk at `coords`, as [`Files::virtual_chunk`] does.
+async fn virtual_chunk(files: &Arc<Files>, array: &Arc<Growing>, coords: &Coords) -> Result<Option<ChunkPayload>> {
+    if files.originals.first().is_none_or(|original| original.virtual_from().is_none()) {
+        return Ok(None);
+    }
+    let files = Arc::clone(files);
+    let array = Arc::clone(array);
+    let coords = coords.clone();
+    blocking(move || files.virtual_chunk(&array, &coords)).await
 }
 
 /// Returns the chunk at `coords`: one of `files`, whose plans are `plans`, as it is, or one that is
@@ -418,8 +435,8 @@ async fn chunk(
 fn series_of(archive: Option<&[Existing]>, files: &[Arc<Original>], dimension: &str) -> Result<Series> {
     let plans: Vec<&Plan> = files.iter().map(|original| &*original.plan).collect();
     let shown = |file: usize| files.get(file).map_or("", |original| original.shown.as_str());
-    let referred = files.first().and_then(|original| original.referred_from());
-    series::plan(archive, &plans, dimension, referred)?.map_err(|refusals| {
+    let virtual_from = files.first().and_then(|original| original.virtual_from());
+    series::plan(archive, &plans, dimension, virtual_from)?.map_err(|refusals| {
         let lines = refusals.iter().take(NAMED);
         let mut text = format!(
             "{} cannot be appended: nothing was imported\n",

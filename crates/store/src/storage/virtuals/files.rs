@@ -174,16 +174,27 @@ pub fn target_of(descriptor: &OwnedFd, metadata: &Metadata) -> Result<(Address, 
     Ok((address, Checksum::LastModified(seconds)))
 }
 
-/// Fails unless the file at `address` is there, and can be the one with `checksum`.
+/// Fails unless the file at `address` is there with at least `length` bytes, and can be the one
+/// with `checksum`: of the same time, or also of an older one if `may_be_older`.
 ///
 /// Errors: [`ErrorKind::Corrupt`] if it has changed; others if there is no such file.
-pub fn check_file(address: &Address, checksum: Option<&Checksum>) -> Result<()> {
+pub fn check_file(address: &Address, checksum: Option<&Checksum>, length: u64, may_be_older: bool) -> Result<()> {
     let path = path_of(address.components());
     let metadata = std::fs::metadata(&path).map_err(|e| Error::io("it cannot be found", e))?;
     if !metadata.is_file() {
         return Err(Error::new(ErrorKind::VirtualNotAllowed, "it is not a regular file"));
     }
-    checksum.map_or(Ok(()), |checksum| state_of(&metadata).check(checksum))
+    if metadata.len() < length {
+        return Err(Error::corrupt(format!("it has {} bytes, and chunks end at {length}", metadata.len())));
+    }
+    let Some(checksum) = checksum else { return Ok(()) };
+    state_of(&metadata).check(checksum)?;
+    match checksum {
+        Checksum::LastModified(second) if !may_be_older && second_after(&metadata) < i64::from(*second) => {
+            Err(Error::corrupt("it is older than the file that was imported"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the absolute path with these `components`.

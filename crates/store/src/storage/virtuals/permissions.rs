@@ -151,7 +151,9 @@ fn parse_map(word: &str) -> Result<(Address, ReadablePrefix)> {
 }
 
 /// Parses a prefix of the user: a URL, or a local path.
-fn prefix_or_path(word: &str) -> Result<Address> {
+///
+/// Errors: [`ErrorKind::InvalidInput`] if it is neither.
+pub fn prefix_or_path(word: &str) -> Result<Address> {
     if word.contains("://") {
         return Address::prefix(word);
     }
