@@ -97,7 +97,7 @@ pub(crate) struct ImportArgs {
     /// [{"path", "why"}], "left_out_count", "warnings": [{"path", "why"}], "warnings_count",
     /// "faults": [{"path", "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if
     /// nothing was committed, lists have at most a thousand entries, and left_out is of a NetCDF
-    /// or HDF5 file.
+    /// or HDF5 file, or of a tree of Zarr 2.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -1,8 +1,6 @@
 //! `icechunkfs rewrite-locations`: a commit in which virtual chunks are where their files were
 //! moved.
 
-use std::path::Path;
-
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -16,6 +14,7 @@ use icechunkfs_base::times::system_clock;
 use icechunkfs_repo::commit::engine::{CommitOutcome, Request};
 use icechunkfs_repo::commit::progress::CommitProgress;
 use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use icechunkfs_store::storage::virtuals::address::Address;
 use icechunkfs_store::storage::virtuals::permissions::prefix_or_path;
 use icechunkfs_working::transfer::containers::{self, MissingContainers};
 use icechunkfs_working::transfer::relocate::{self, Relocation};
@@ -26,7 +25,7 @@ pub(crate) struct RewriteLocationsArgs {
     #[arg(index = 2)]
     from: String,
     /// The prefix that they get instead, where the files are now. Files of this machine must have
-    /// the times that they had. Those in a store are checked where they are read.
+    /// the times that they had. A store does not keep times: chunks that are checked by them stay.
     #[arg(index = 3)]
     to: String,
     /// The branch that gets the commit.
@@ -67,16 +66,18 @@ pub(crate) fn run(arguments: &RewriteLocationsArgs) -> Result<()> {
         repository.check_changes_allowed().await?;
         let place = || repository.storage().location().to_owned();
         let containers = repository.config().await?.virtual_containers();
-        let directory = if Path::new(&arguments.to).is_file() { relocation.to.parent() } else { relocation.to.clone() };
-        let is_there = containers::is_in_any(&directory, &containers);
-        let missing = if is_there { Vec::new() } else { vec![directory] };
-        let missing = MissingContainers::of(missing, arguments.set_container)?;
         let spec = RefSpec::Branch(branch.clone());
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
         let bar = progress::begin("looking at virtual chunks");
         let moved = relocate::relocate(&tree, &relocation).await;
         drop(bar);
         let moved = moved.context(place)?;
+        let without = |directory: &&Address| !containers::is_in_any(directory, &containers);
+        let missing = moved.directories.iter().find(without).map(|first| {
+            let is_below = relocation.to.rest_of(first).is_some();
+            if is_below { relocation.to.clone() } else { first.clone() }
+        });
+        let missing = MissingContainers::of(missing.into_iter().collect(), arguments.set_container)?;
         let mut snapshot = None;
         if moved.chunks > 0 && !arguments.dry_run {
             missing.add(&repository, system_clock).await?;

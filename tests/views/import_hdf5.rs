@@ -39,7 +39,7 @@ fn files_are_equal_to_the_original_in_a_mount() {
         }
         fs::write(file.with_extension("json"), report.to_string()).unwrap();
     }
-    run_on(&repo, &["verify", "--chunks"]).success();
+    run_on(&repo, &["verify", "main", "--chunks"]).success();
     let mount = Mount::new(&repo, &[]);
     let checked = run(python("import_hdf5.py").arg("compare").args([directory.path(), &mount.path()]));
     let text = String::from_utf8_lossy(&checked.stdout).into_owned();
@@ -63,7 +63,7 @@ fn files_that_lead_in_circles_are_read_once() {
     let why = |path: &str| left_out.iter().find(|one| one["path"] == path).unwrap()["why"].as_str().unwrap().to_owned();
     assert_eq!(why("g/again"), "left out: another name of /");
     assert!(why("long").contains("2^32"), "{report}");
-    run_on(&repo, &["verify", "--chunks"]).success();
+    run_on(&repo, &["verify", "main", "--chunks"]).success();
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn files_of_netcdf_c_are_equal_in_the_mount_and_in_the_view() {
             assert_eq!(icechunkfs(words).json()["snapshot"], serde_json::Value::Null, "{number}");
         }
     }
-    run_on(&repo, &["verify", "--chunks"]).success();
+    run_on(&repo, &["verify", "main", "--chunks"]).success();
     let zarr = Mount::new(&repo, &[]);
     let netcdf = Mount::new(&repo, &["--view", "netcdf"]);
     let mut compared = 0;
@@ -105,7 +105,7 @@ fn a_file_that_has_grown_or_shrunk_takes_the_place_of_the_old_one() {
         let shrunk = mount_of(70_000);
         assert!(shrunk["chunks_deleted"].as_u64().unwrap() > 0, "{shrunk}");
         mount_of(3);
-        run_on(&repo, &["verify", "--chunks"]).success();
+        run_on(&repo, &["verify", "main", "--chunks"]).success();
     }
 }
 
@@ -186,7 +186,7 @@ fn files_along_time_are_what_numpy_puts_together_or_are_refused() {
         let again = import(expected.clone(), &["--skip-existing", "--allow-gaps"]).json();
         assert_eq!((again["skipped"].as_array().unwrap().len(), history()), (expected.len(), before), "seed {seed}");
         import(vec![expected[0]], &[]).failure();
-        run_on(&repo, &["verify", "--chunks"]).success();
+        run_on(&repo, &["verify", "main", "--chunks"]).success();
         let mount = import_virtual::mount(&repo, directory.path());
         let checked = run(python("import_netcdf.py").arg("joined").arg(mount.path()).args(&expected));
         let text = String::from_utf8_lossy(&checked.stdout).into_owned();

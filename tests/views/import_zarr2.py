@@ -123,14 +123,22 @@ def make(directory, seed):
             "n": (("x",), np.arange(4, dtype="i2"), {"flag_meanings": "a b"}),
             "name": (("x",), np.array(["one", "zwei", "три", ""])),
             "flag": ((), True),
+            "tenth": (("x",), np.array([0.1, 1, 0.1, 2], "f4")),
+            "half": (("x",), np.array([0.1, 1, 0.1, 2], "f2")),
+            "marked": (("x",), np.arange(4, dtype="i4")),
         },
         {"time": times, "x": [0.5, 1.5, 2.5, 3.5]},
         {"title": "made", "history": "none"},
     )
     encoding = {"packed": {"dtype": "i2", "scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -999}}
+    encoding |= {"tenth": {"_FillValue": 0.1}, "half": {"_FillValue": 0.1}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dataset.to_zarr(directory / "xarray", zarr_format=2, mode="w", encoding=encoding, consolidated=bool(random.random() < 0.5))
+    # Without a fill value, xarray takes the attribute.
+    for name, members in [(".zarray", {"fill_value": None}), (".zattrs", {"_FillValue": 2})]:
+        path = directory / "xarray" / "marked" / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | members))
     if random.random() < 0.7:
         # Python writes numbers that JSON does not have.
         for path, name in [(directory / "xarray" / "t" / ".zattrs", "valid_max"), (directory / "xarray" / ".zattrs", "missing")]:

@@ -363,9 +363,12 @@ impl Plan {
     /// each chunk is one range of the file.
     pub fn split_records(&mut self, least: u64) {
         for array in &mut self.arrays {
+            let is_coordinate = array.is_coordinate();
             let ArrayData::Plain(run) = &array.data else { continue };
             let record = array.chunk_shape.iter().skip(1).fold(array.element.size(), |a, b| a.saturating_mul(*b));
-            if let Some(records) = array.chunk_shape.first_mut().filter(|_| run.has_gaps() && record >= least) {
+            if let Some(records) =
+                array.chunk_shape.first_mut().filter(|_| !is_coordinate && run.has_gaps() && record >= least)
+            {
                 *records = 1;
             }
         }

@@ -16,6 +16,10 @@ use super::{shown, unsupported};
 
 /// Filters that make numbers of numbers.
 const OF_NUMBERS: [&str; 4] = ["delta", "fixedscaleoffset", "quantize", "bitround"];
+/// Types that `fixedscaleoffset` may store.
+const STORED: [&str; 8] = ["|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"];
+/// Bytes of an element that `shuffle` takes if it is not told, as numcodecs does.
+const SHUFFLED: i64 = 4;
 /// Largest size of an element that blosc knows.
 const BLOSC_ITEM: u64 = 255;
 
@@ -37,9 +41,7 @@ pub(super) fn all(
         codecs.push(json!({"name": "transpose", "configuration": {"order": (0..rank).rev().collect::<Vec<_>>()}}));
     }
     for filter in of_numbers {
-        if ["dtype", "astype"].iter().any(|name| filter.get(name).and_then(Value::as_str).is_some_and(is_big)) {
-            return Err(unsupported("filters of numbers that are big-endian"));
-        }
+        check_numbers(filter, data_type)?;
         codecs.push(of_numcodecs(filter)?);
     }
     if data_type.size().is_none() {
@@ -65,8 +67,22 @@ fn id(filter: &Value) -> Option<&str> {
     filter.get("id").and_then(Value::as_str)
 }
 
-fn is_big(dtype: &str) -> bool {
-    dtype.starts_with('>')
+/// Fails unless the filter of numbers takes elements of this type, and gives numbers of the type in
+/// which version 3 would store them, too.
+fn check_numbers(filter: &Value, data_type: &DataType2) -> Result<()> {
+    let [dtype, stored] = ["dtype", "astype"].map(|name| filter.get(name));
+    let keeps_type = || data_type.is_numpy(dtype) && stored.is_none_or(|stored| data_type.is_numpy(Some(stored)));
+    let is_known = match id(filter) {
+        Some("delta") => keeps_type(),
+        Some("quantize") => data_type.is_float() && keeps_type(),
+        Some("fixedscaleoffset") => {
+            let stored = stored.and_then(Value::as_str).is_some_and(|stored| STORED.contains(&stored));
+            data_type.is_float() && data_type.is_numpy(dtype) && stored
+        }
+        Some("bitround") => data_type.is_float(),
+        _ => false,
+    };
+    if is_known { Ok(()) } else { Err(unsupported(format!("filter {} for other numbers", shown(&filter.to_string())))) }
 }
 
 /// Returns the codec of bytes for a filter or a compressor.
@@ -79,10 +95,12 @@ fn codec(filter: &Value, data_type: &DataType2) -> Result<Value> {
         }
     };
     match name {
-        "gzip" => Ok(json!({"name": "gzip", "configuration": {"level": number("level", 1)?}})),
+        // Chunks are decoded whatever the level was: the nearest one that version 3 knows will do.
+        "gzip" => Ok(json!({"name": "gzip", "configuration": {"level": number("level", 1)?.clamp(0, 9)}})),
         "zstd" => {
             let checksum = filter.get("checksum").is_some_and(|value| value == true);
-            Ok(json!({"name": "zstd", "configuration": {"level": number("level", 1)?, "checksum": checksum}}))
+            let level = number("level", 1)?.clamp(-131_072, 22);
+            Ok(json!({"name": "zstd", "configuration": {"level": level, "checksum": checksum}}))
         }
         "blosc" => {
             let size = data_type.size().unwrap_or(1);
@@ -100,16 +118,15 @@ fn codec(filter: &Value, data_type: &DataType2) -> Result<Value> {
             }
             Ok(json!({"name": "blosc", "configuration": {
                 "cname": library,
-                "clevel": number("clevel", 5)?,
+                "clevel": number("clevel", 5)?.clamp(0, 9),
                 "shuffle": shuffle,
                 "typesize": size.min(BLOSC_ITEM),
                 "blocksize": number("blocksize", 0)?,
             }}))
         }
-        // Version 3 wants the size that version 2 takes from the elements.
         "shuffle" => {
-            let size = i64::try_from(data_type.size().unwrap_or(1)).unwrap_or(1);
-            Ok(json!({"name": "numcodecs.shuffle", "configuration": {"elementsize": number("elementsize", size)?}}))
+            let size = number("elementsize", SHUFFLED)?;
+            Ok(json!({"name": "numcodecs.shuffle", "configuration": {"elementsize": size}}))
         }
         "zlib" | "bz2" | "lzma" | "lz4" | "fletcher32" | "crc32" | "crc32c" | "adler32" => of_numcodecs(filter),
         _ => Err(unsupported(format!("filter {}", shown(name)))),

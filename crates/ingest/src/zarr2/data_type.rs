@@ -1,7 +1,8 @@
 //! Data types of version 2 as those of version 3, with their fill values.
 
 use data_encoding::BASE64;
-use icechunkfs_base::error::{Error, Result};
+use half::f16;
+use icechunkfs_base::error::Result;
 use serde_json::{Number, Value, json};
 
 use super::{shown, unsupported};
@@ -13,6 +14,8 @@ const MAX_ITEM: u64 = i32::MAX as u64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DataType2 {
     kind: Kind,
+    /// Name in version 2.
+    dtype: String,
     /// True if the bytes of an element have the first one first.
     pub(super) is_big: bool,
 }
@@ -61,7 +64,7 @@ impl DataType2 {
             "O" if filters.iter().any(|filter| filter.get("id").is_some_and(|id| id == "vlen-utf8")) => Kind::String,
             _ => with_length(code).ok_or_else(unknown)?,
         };
-        Ok(DataType2 { kind, is_big: mark == '>' })
+        Ok(DataType2 { kind, dtype: text.clone(), is_big: mark == '>' })
     }
 
     /// Returns the bytes of an element; none if they vary.
@@ -94,6 +97,16 @@ impl DataType2 {
         }
     }
 
+    /// Returns true if `dtype` is the type, as version 2 spells it.
+    pub(super) fn is_numpy(&self, dtype: Option<&Value>) -> bool {
+        dtype.and_then(Value::as_str) == Some(self.dtype.as_str())
+    }
+
+    /// Returns true for floating-point numbers.
+    pub(super) fn is_float(&self) -> bool {
+        matches!(self.kind, Kind::Float(..))
+    }
+
     /// Returns the fill value of version 3: version 2 may have none.
     pub(super) fn fill_value(&self, value: &Value) -> Result<Value> {
         let found = match (&self.kind, value) {
@@ -112,14 +125,13 @@ impl DataType2 {
             (Kind::Time(..), Value::String(text)) if text == "NaT" => Some(value.clone()),
             (Kind::Time(..), Value::Number(number)) => number.as_i64().map(Value::from),
             (Kind::Bytes(_) | Kind::Text(_) | Kind::String, Value::Null) => Some(json!("")),
-            (Kind::Text(_) | Kind::String, Value::Number(number)) if number.as_u64() == Some(0) => Some(json!("")),
+            // As zarr-python makes a text of it.
+            (Kind::String, Value::Number(number)) if number.as_u64() == Some(0) => Some(json!("0")),
             (Kind::Text(_) | Kind::String, Value::String(_)) => Some(value.clone()),
             (Kind::Bytes(_), Value::String(text)) if BASE64.decode(text.as_bytes()).is_ok() => Some(value.clone()),
             _ => None,
         };
-        found.ok_or_else(|| {
-            Error::corrupt(format!("fill value {} does not fit the elements", shown(&value.to_string())))
-        })
+        found.ok_or_else(|| unsupported(format!("fill value {} of other elements", shown(&value.to_string()))))
     }
 
     /// Returns the attribute by which xarray marks elements with the fill value `value`, in its
@@ -127,8 +139,11 @@ impl DataType2 {
     pub(super) fn mark(&self, value: &Value) -> Option<Value> {
         match &self.kind {
             Kind::Bool | Kind::Integer(..) => Some(value.clone()),
-            Kind::Float(..) => base64(value),
-            Kind::Complex(..) => value.as_array()?.iter().map(base64).collect::<Option<Vec<Value>>>().map(Value::Array),
+            Kind::Float(_, size) => base64(value, *size),
+            Kind::Complex(_, size) => {
+                let parts = value.as_array()?.iter().map(|part| base64(part, size / 2));
+                parts.collect::<Option<Vec<Value>>>().map(Value::Array)
+            }
             Kind::Time(..) | Kind::Bytes(_) | Kind::Text(_) | Kind::String => None,
         }
     }
@@ -183,8 +198,14 @@ fn float(text: &str) -> Option<f64> {
     }
 }
 
-/// Returns a number as xarray encodes it in attributes.
-fn base64(value: &Value) -> Option<Value> {
+/// Returns the number that elements of `size` bytes have, as xarray encodes it in attributes.
+fn base64(value: &Value, size: u64) -> Option<Value> {
     let number = value.as_f64().or_else(|| float(value.as_str()?))?;
-    Some(json!(BASE64.encode(&number.to_le_bytes())))
+    #[allow(clippy::cast_possible_truncation, reason = "it is rounded as the elements are")]
+    let rounded = match size {
+        2 => f64::from(f16::from_f64(number)),
+        4 => f64::from(number as f32),
+        _ => number,
+    };
+    Some(json!(BASE64.encode(&rounded.to_le_bytes())))
 }

@@ -8,8 +8,6 @@ mod codecs;
 mod data_type;
 mod text;
 
-use std::collections::HashSet;
-
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_format::zarr::chunk_key::{KeyEncoding, Separator};
 use serde::Deserialize;
@@ -32,11 +30,14 @@ pub const CONSOLIDATED: &str = ".zmetadata";
 /// Attribute with the names of dimensions.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
-/// Array of version 2, as one of version 3.
+/// Member of a `.zarray` that NCZarr writes, with the paths of dimensions.
+const NCZARR_ARRAY: &str = "_NCZARR_ARRAY";
+/// Beginning of the names of such members, in lower case.
+const NCZARR: &str = "_nczarr";
+
+/// Chunks of an array of version 2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Converted {
-    /// Content of the `zarr.json`.
-    pub zarr_json: Vec<u8>,
     /// Keys of the chunks in version 2.
     pub keys: KeyEncoding,
     /// Chunks per dimension.
@@ -59,6 +60,9 @@ struct Zarray {
     filters: Option<Vec<Value>>,
     #[serde(default)]
     dimension_separator: Option<String>,
+    /// Those of NCZarr among them.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 /// Members of a `.zgroup` (Zarr v2, "Groups").
@@ -67,15 +71,34 @@ struct Zgroup {
     zarr_format: u64,
 }
 
-/// Converts the array at `path` with the document `zarray`, and the attributes `zattrs` if it has
-/// any. What cannot be as it was is added to `omissions`.
+/// Returns the most bytes of memory that parsing the document `json` takes.
+pub fn cost(json: &[u8]) -> u64 {
+    /// A value, as long as most are, in a list or an object that has grown.
+    const VALUE: u64 = 160;
+    let values = json.iter().filter(|byte| b"[{,:".contains(byte)).count() as u64;
+    (4 * json.len() as u64).saturating_add(values.saturating_mul(VALUE))
+}
+
+/// Returns the `zarr.json` of the array at `path` with the document `zarray`, and the attributes
+/// `zattrs` if it has any; and its chunks. What cannot be as it was is added to `omissions`.
 ///
 /// Errors: [`ErrorKind::Unsupported`] if version 3 has no such array, [`ErrorKind::Corrupt`] if the
 /// documents are damaged.
-pub fn array(zarray: &[u8], zattrs: Option<&[u8]>, path: &str, omissions: &mut Omissions) -> Result<Converted> {
-    let found: Zarray = serde_json::from_slice(zarray).map_err(|e| Error::with_source(ErrorKind::Corrupt, ARRAY, e))?;
+pub fn array(
+    zarray: &[u8],
+    zattrs: Option<&[u8]>,
+    path: &str,
+    omissions: &mut Omissions,
+) -> Result<(Vec<u8>, Converted)> {
+    let (zarray, _) = text::with_quoted_numbers(zarray);
+    let mut found: Zarray =
+        serde_json::from_slice(&zarray).map_err(|e| Error::with_source(ErrorKind::Corrupt, ARRAY, e))?;
     check_format(found.zarr_format)?;
     let rank = found.shape.len();
+    // An array without elements may have chunks without any.
+    std::iter::zip(&mut found.chunks, &found.shape).filter(|(_, length)| **length == 0).for_each(|(chunk, _)| {
+        *chunk = (*chunk).max(1);
+    });
     if found.chunks.len() != rank || found.chunks.contains(&0) {
         return Err(Error::corrupt(format!("chunks of {:?} for a shape of {:?}", found.chunks, found.shape)));
     }
@@ -96,14 +119,20 @@ pub fn array(zarray: &[u8], zattrs: Option<&[u8]>, path: &str, omissions: &mut O
     let codecs = codecs::all(&data_type, &filters, found.compressor.as_ref(), is_transposed.then_some(rank))?;
     let fill_value = data_type.fill_value(&found.fill_value)?;
     let mut attributes = attributes(zattrs, path, omissions)?;
-    let names = dimension_names(&mut attributes, rank);
-    // Elements with the fill value are missing ones for xarray, unless there is none.
-    attributes.remove(FILL_VALUE);
-    if !found.fill_value.is_null() {
-        match data_type.mark(&fill_value) {
-            Some(mark) => drop(attributes.insert(FILL_VALUE.to_owned(), mark)),
-            None => omissions.add(|| format!("{path}@{FILL_VALUE}"), "left out: xarray does not mark such elements"),
+    let names = dimension_names(&mut attributes, &found.others, rank);
+    for name in found.others.keys().filter(|name| !name.to_ascii_lowercase().starts_with(NCZARR)) {
+        omissions.add(|| format!("{path}@{name}"), "left out: it is no member of a .zarray");
+    }
+    // Elements with the fill value are missing ones for xarray, or those with the attribute.
+    let of_attributes = attributes.shift_remove(FILL_VALUE);
+    let marked = if found.fill_value.is_null() { of_attributes } else { Some(fill_value.clone()) };
+    match marked.as_ref().map(|marked| data_type.mark(marked)) {
+        Some(Some(mark)) => drop(attributes.insert(FILL_VALUE.to_owned(), mark)),
+        Some(None) => {
+            let why = "left out, as xarray opens no group with it: the fill value of the array has it";
+            omissions.add(|| format!("{path}@{FILL_VALUE}"), why);
         }
+        None => {}
     }
     let mut zarr_json = json!({
         "zarr_format": 3,
@@ -121,7 +150,7 @@ pub fn array(zarray: &[u8], zattrs: Option<&[u8]>, path: &str, omissions: &mut O
         document.insert("dimension_names".to_owned(), names);
     }
     let keys = KeyEncoding { prefixed: false, separator, suffix: String::new() };
-    Ok(Converted { zarr_json: document::written(&zarr_json)?, keys, grid })
+    Ok((document::written(&zarr_json)?, Converted { keys, grid }))
 }
 
 /// Returns the `zarr.json` of the group at `path` with the document `zgroup`, and the attributes
@@ -142,30 +171,35 @@ fn attributes(zattrs: Option<&[u8]>, path: &str, omissions: &mut Omissions) -> R
     let (json, has_replaced) = text::with_quoted_numbers(zattrs);
     let found: Value =
         serde_json::from_slice(&json).map_err(|e| Error::with_source(ErrorKind::Corrupt, ATTRIBUTES, e))?;
-    let Value::Object(mut attributes) = found else { return Err(Error::corrupt(".zattrs is no object")) };
+    let Value::Object(mut attributes) = found else { return Err(Error::corrupt(".zattrs is not an object")) };
     if has_replaced {
         attributes.retain(|name, value| {
             let is_computed = COMPUTED.contains(&name.as_str()) && text::is_quoted_number(value);
-            if is_computed {
-                let why = "left out: JSON has no number for NaN and infinity";
+            let why = if is_computed {
+                "left out: JSON has no number for NaN and infinity"
+            } else {
+                "NaN and infinity are texts: JSON has no number for them"
+            };
+            if text::is_quoted_number(value) {
                 omissions.add(|| format!("{path}@{name}"), why);
             }
             !is_computed
         });
-        omissions.add(|| format!("{path}@"), "NaN and infinity are texts: JSON has no number for them");
     }
     Ok(attributes)
 }
 
-/// Takes the names of dimensions out of the attributes, if they are names of `rank` dimensions.
-fn dimension_names(attributes: &mut Map<String, Value>, rank: usize) -> Option<Value> {
-    let names = attributes.get(DIMENSIONS)?.as_array()?;
-    let is_all = names.len() == rank && names.iter().all(Value::is_string);
-    let distinct: HashSet<&str> = names.iter().filter_map(Value::as_str).collect();
-    if !is_all || distinct.len() != rank {
-        return None;
+/// Takes the names of `rank` dimensions out of the attributes, or those of NCZarr out of the other
+/// members of a `.zarray`.
+fn dimension_names(attributes: &mut Map<String, Value>, others: &Map<String, Value>, rank: usize) -> Option<Value> {
+    let is_all =
+        |names: &Value| names.as_array().is_some_and(|names| names.len() == rank && names.iter().all(Value::is_string));
+    if attributes.get(DIMENSIONS).is_some_and(is_all) {
+        return attributes.shift_remove(DIMENSIONS);
     }
-    attributes.shift_remove(DIMENSIONS)
+    let paths = others.get(NCZARR_ARRAY)?.get("dimrefs").filter(|paths| is_all(paths))?;
+    let name = |path: &Value| path.as_str().and_then(|path| path.rsplit('/').next()).unwrap_or_default().to_owned();
+    Some(paths.as_array()?.iter().map(name).collect())
 }
 
 fn check_format(zarr_format: u64) -> Result<()> {

@@ -14,7 +14,7 @@ fn converted(members: &Value, attributes: &str) -> std::result::Result<Value, St
     let mut omissions = Omissions::default();
     let text = zarray.to_string();
     let found = array(text.as_bytes(), Some(attributes.as_bytes()), "x", &mut omissions);
-    found.map(|found| serde_json::from_slice(&found.zarr_json).unwrap()).map_err(|error| error.to_string())
+    found.map(|(document, _)| serde_json::from_slice(&document).unwrap()).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -26,6 +26,10 @@ fn an_array_keeps_its_form_and_gets_its_names() {
     assert_eq!((&found["data_type"], &found["fill_value"]), (&json!("float32"), &json!("NaN")));
     let transpose = json!({"name": "transpose", "configuration": {"order": [1, 0]}});
     assert_eq!(found["codecs"], json!([transpose, {"name": "bytes", "configuration": {"endian": "big"}}]));
+    let nczarr = json!({"_NCZARR_ARRAY": {"dimrefs": ["/lat", "/g/lon"]}});
+    assert_eq!(converted(&nczarr, "{}").unwrap()["dimension_names"], json!(["lat", "lon"]));
+    let empty = converted(&json!({"shape": [0, 6], "chunks": [0, 3]}), "{}").unwrap();
+    assert_eq!(empty["chunk_grid"]["configuration"]["chunk_shape"], json!([1, 3]));
     // Names for other dimensions are an attribute like others.
     let other = converted(&json!({}), r#"{"_ARRAY_DIMENSIONS": ["x"]}"#).unwrap();
     assert!(other.get("dimension_names").is_none() && other["attributes"]["_ARRAY_DIMENSIONS"] == json!(["x"]));
@@ -51,10 +55,18 @@ fn compressors_and_filters_are_codecs() {
     assert_eq!(codecs(json!({"filters": shuffle, "compressor": {"id": "zlib", "level": 5}})).unwrap(), expected);
     let delta = converted(&json!({"dtype": "<i4", "filters": [{"id": "delta", "dtype": "<i4"}]}), "{}").unwrap();
     assert_eq!(delta["codecs"][0], json!({"name": "numcodecs.delta", "configuration": {"dtype": "<i4"}}));
+    // Settings that numcodecs has if they are not said, and levels that version 3 does not know.
+    let shuffled = codecs(json!({"filters": [{"id": "shuffle"}], "dtype": "<f8"})).unwrap();
+    assert_eq!(shuffled, [json!({"name": "numcodecs.shuffle", "configuration": {"elementsize": 4}})]);
+    let packed = codecs(json!({"compressor": {"id": "gzip", "level": -1}})).unwrap();
+    assert_eq!(packed, [json!({"name": "gzip", "configuration": {"level": 0}})]);
     for (members, why) in [
         (json!({"compressor": {"id": "zfpy"}}), "zfpy"),
         (json!({"filters": [{"id": "pickle"}], "dtype": "|O"}), "|O"),
-        (json!({"filters": [{"id": "delta", "dtype": ">i4"}]}), "big-endian"),
+        (json!({"filters": [{"id": "delta", "dtype": ">f4"}]}), "delta"),
+        (json!({"filters": [{"id": "delta", "dtype": "<f4", "astype": "<f8"}]}), "delta"),
+        (json!({"filters": [{"id": "bitround", "keepbits": 3}], "dtype": "<i4"}), "bitround"),
+        (json!({"filters": [{"id": "fixedscaleoffset", "offset": 0, "scale": 1, "dtype": "<f4"}]}), "fixedscaleoffset"),
         (json!({"filters": [{"id": "bitround", "keepbits": 3}], "order": "F"}), "order `F`"),
         (json!({"compressor": {"id": "gzip", "level": "much"}}), "level"),
         (json!({"compressor": {"id": "blosc", "cname": "none"}}), "none"),
@@ -66,6 +78,7 @@ fn compressors_and_filters_are_codecs() {
         (json!({"zarr_format": 3}), "zarr_format"),
         (json!({"chunks": [2]}), "chunks"),
         (json!({"chunks": [2, 0]}), "chunks"),
+        (json!({"fill_value": true, "dtype": "<i4"}), "fill value"),
         (json!({"fill_value": "much"}), "fill value"),
         (json!({"shape": [u64::MAX, 1], "chunks": [1, 1]}), "2^32"),
     ] {
@@ -91,6 +104,14 @@ fn fill_values_have_the_form_of_version_3() {
         assert_eq!(found["fill_value"], expected, "{dtype}");
         assert_eq!(found["attributes"].get("_FillValue").cloned(), mark, "{dtype}");
     }
+    // Rounded as the elements are; without a fill value the attribute counts.
+    let marked = |dtype: &str, fill: Value, attributes: &str| {
+        converted(&json!({"dtype": dtype, "fill_value": fill}), attributes).unwrap()["attributes"]["_FillValue"].clone()
+    };
+    assert_eq!(marked("<f4", json!(0.1), "{}"), json!("AAAAoJmZuT8="));
+    assert_eq!(marked("<f2", json!(0.1), "{}"), json!("AAAAAACYuT8="));
+    assert_eq!(marked("<i4", json!(null), r#"{"_FillValue": -9}"#), json!(-9));
+    assert_eq!(marked("<i4", json!(5), r#"{"_FillValue": -9}"#), json!(5));
     let time = converted(&json!({"dtype": "<M8[25us]"}), "{}").unwrap();
     assert_eq!(
         time["data_type"],
@@ -110,7 +131,7 @@ fn numbers_that_json_does_not_have_are_texts_or_left_out() {
     let found = group(zgroup, Some(br#"{"a": NaN, "missing_value": NaN, "b": "NaN"}"#), "g", &mut omissions).unwrap();
     let found: Value = serde_json::from_slice(&found).unwrap();
     assert_eq!(found["attributes"], json!({"a": "NaN", "b": "NaN"}));
-    assert_eq!(omissions.count, 2);
+    assert_eq!(omissions.count, 3);
     assert!(group(zgroup, Some(b"[]"), "g", &mut omissions).is_err());
     assert!(group(b"{}", None, "g", &mut omissions).is_err());
     assert!(group(br#"{"zarr_format": 3}"#, None, "g", &mut omissions).is_err());
@@ -123,7 +144,7 @@ fn keys_are_those_of_version_2() {
             r#"{{"zarr_format": 2, "shape": [9], "chunks": [2], "dtype": "|u1", "compressor": null, "order": "C", "dimension_separator": "{separator}"}}"#
         )
     };
-    let keys = |separator| array(zarray(separator).as_bytes(), None, "x", &mut Omissions::default()).unwrap();
+    let keys = |separator| array(zarray(separator).as_bytes(), None, "x", &mut Omissions::default()).unwrap().1;
     assert_eq!(keys(".").keys.parse_flat("4", 1), Some(vec![4]));
     assert_eq!((keys("/").keys.separator, keys("/").grid), (Separator::Slash, vec![5]));
 }

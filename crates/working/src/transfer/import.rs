@@ -298,10 +298,10 @@ fn other_content(source: &Path) -> String {
     match file {
         Some((path, kind)) => {
             let name = printable::line(&path.file_name().unwrap_or_default().to_string_lossy());
-            format!("it has no zarr.json; {name} is {}: open it {into_mount}", kind.name())
+            format!("it has no zarr.json, .zarray or .zgroup; {name} is {}: open it {into_mount}", kind.name())
         }
         None if paths.is_empty() => "it is empty".to_owned(),
-        None => "it has no zarr.json, and its directories neither".to_owned(),
+        None => "neither it nor its directories have a zarr.json, .zarray or .zgroup".to_owned(),
     }
 }
 
@@ -357,7 +357,8 @@ struct SourceMeans<'a> {
 async fn scan_source(source: &Path, options: &ImportOptions, means: SourceMeans<'_>) -> Result<(Scanned, LeftOut)> {
     let SourceMeans { target, tree, places, apart, counters } = means;
     let path = source.to_owned();
-    if blocking(move || Ok(matches!(recognize::at(&path), Some(Kind::NetCdf | Kind::Hdf5)))).await? {
+    let kind = blocking(move || Ok(recognize::at(&path))).await?;
+    if matches!(kind, Some(Kind::NetCdf | Kind::Hdf5)) {
         let place = planned::node_at(tree, &options.path);
         if !options.delete && place.is_some_and(|node| tree.table().array(node).is_some()) {
             return Err(Error::invalid(format!(
@@ -379,7 +380,7 @@ async fn scan_source(source: &Path, options: &ImportOptions, means: SourceMeans<
     let root = Arc::new(open(source, target)?);
     let count = Arc::clone(counters);
     let jobs = options.jobs;
-    let of_version_2 = recognize::at(source) == Some(Kind::Zarr2);
+    let of_version_2 = kind == Some(Kind::Zarr2);
     let scan = move || {
         let scanned = scan::scan(root, jobs, &count)?;
         if of_version_2 { version_2::converted(&scanned) } else { Ok((scanned, LeftOut::default())) }
@@ -390,6 +391,10 @@ async fn scan_source(source: &Path, options: &ImportOptions, means: SourceMeans<
             "{}: an export into it was not finished: finish it first",
             source.display()
         )));
+    }
+    if let (Some(one), false) = (left_out.list.first(), scanned.any_document()) {
+        let reason = printable::line(&format!("{}: {}", one.path, one.why));
+        return Err(Error::invalid(format!("{}: nothing to import: {reason}", source.display())));
     }
     if !scanned.any_document() {
         let found = source.to_owned();

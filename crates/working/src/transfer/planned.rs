@@ -198,7 +198,7 @@ impl LeftOut {
 }
 
 /// Returns why no array can have the name, if that is so.
-fn refused_name(name: &str) -> Option<&'static str> {
+pub(super) fn refused_name(name: &str) -> Option<&'static str> {
     match name {
         "" => Some("it has no name"),
         "." | ".." => Some("a directory cannot have its name"),

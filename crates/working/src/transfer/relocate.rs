@@ -40,6 +40,8 @@ pub struct Relocation {
 pub struct Relocated {
     /// Changes of a commit.
     pub changes: ChangeSet,
+    /// Directories of the files at their new places.
+    pub directories: Vec<Address>,
     /// Number of files.
     pub files: usize,
     /// Number of chunks.
@@ -78,6 +80,9 @@ pub async fn relocate(tree: &Arc<Tree>, relocation: &Relocation) -> Result<Reloc
     })
     .await?;
     out.files = targets.len();
+    let parents = targets.keys().map(|(location, _)| Ok(Address::object(location)?.parent()));
+    out.directories = parents.collect::<Result<_>>()?;
+    out.directories.dedup();
     let allow_older = relocation.allow_older;
     blocking(move || check(&targets, allow_older)).await?;
     Ok(Relocated { changes, ..out })
@@ -97,9 +102,9 @@ fn check(targets: &Targets, allow_older: bool) -> Result<()> {
         let address = Address::object(location)?;
         let checked = match (address.is_file(), checksum) {
             (true, _) => check_file(&address, checksum.as_ref(), *end, allow_older),
-            (false, Some(Checksum::LastModified(_))) => {
-                Err(Error::invalid("the chunks are checked by the time of a file, which a store does not keep"))
-            }
+            (false, Some(Checksum::LastModified(_))) => Err(Error::invalid(
+                "its chunks are checked by its time, which a store does not keep: import the file into a new archive",
+            )),
             (false, _) => Ok(()),
         };
         if let Err(error) = checked {
@@ -110,7 +115,7 @@ fn check(targets: &Targets, allow_older: bool) -> Result<()> {
         return Ok(());
     }
     let files = counted(wrong.len() as u64, "file");
-    let mut text = format!("{files} cannot be what the virtual chunks are of: nothing was committed\n");
+    let mut text = format!("{files} cannot be where virtual chunks are read: nothing was committed\n");
     wrong.iter().take(NAMED).for_each(|line| text += &format!("{line}\n"));
     if wrong.len() > NAMED {
         text += &format!("  and {} more\n", wrong.len() - NAMED);

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 
-use super::planned::LeftOut;
+use super::planned::{LeftOut, refused_name};
 use super::scan::{Scanned, ScannedFile, join};
 use crate::scratch::record::DataFileId;
 use icechunkfs_base::error::{Context, ErrorKind, Result};
+use icechunkfs_base::memory::{self, Meter};
 use icechunkfs_base::printable;
 use icechunkfs_format::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
 use icechunkfs_ingest::plan::Omissions;
@@ -40,6 +41,7 @@ struct Conversion<'a> {
     out: Scanned,
     omissions: Omissions,
     arrays: HashMap<String, Converted>,
+    meter: Meter,
     places: HashMap<&'a [u8], TreePart>,
 }
 
@@ -52,6 +54,7 @@ pub(super) fn converted(of_version_2: &Scanned) -> Result<(Scanned, LeftOut)> {
         out: of_version_2.emptied(),
         omissions: Omissions::default(),
         arrays: HashMap::new(),
+        meter: Meter::new("the documents of an import"),
         places: HashMap::new(),
     };
     for (path, files) in of_version_2.listed() {
@@ -61,8 +64,10 @@ pub(super) fn converted(of_version_2: &Scanned) -> Result<(Scanned, LeftOut)> {
         }
         conversion.places.insert(path, place);
     }
-    conversion.out.others.sort();
-    Ok((conversion.out, LeftOut::of(&conversion.omissions)))
+    let Conversion { mut out, omissions, meter, .. } = conversion;
+    out.others.sort();
+    out.hold(meter.into());
+    Ok((out, LeftOut::of(&omissions)))
 }
 
 impl Conversion<'_> {
@@ -74,11 +79,21 @@ impl Conversion<'_> {
         if matches!(above, Some(TreePart::LeftOut)) {
             return Ok(TreePart::LeftOut);
         }
-        let attributes = self.document(files, zarr2::ATTRIBUTES)?;
-        if let Some(zarray) = self.document(files, zarr2::ARRAY)? {
+        let [zarray, zgroup] = [zarr2::ARRAY, zarr2::GROUP].map(|name| self.document(files, name));
+        let [zarray, zgroup, attributes] = [zarray?, zgroup?, self.document(files, zarr2::ATTRIBUTES)?];
+        if let (Some(why), true) = (refused_name(name), zarray.is_some() || zgroup.is_some())
+            && !path.is_empty()
+        {
+            self.omissions.add(|| path.to_owned(), format!("left out: {why}"));
+            return Ok(TreePart::LeftOut);
+        }
+        // Released when the documents are converted.
+        let parsed = [&zarray, &zgroup, &attributes].into_iter().flatten().map(|json| zarr2::cost(json)).sum();
+        let _parsed = memory::reserve_blocking(parsed, "the documents of an array")?;
+        if let Some(zarray) = zarray {
             return match zarr2::array(&zarray, attributes.as_deref(), path, &mut self.omissions) {
-                Ok(array) => {
-                    self.add_document(path, array.zarr_json.clone());
+                Ok((document, array)) => {
+                    self.add_document(path, document)?;
                     self.arrays.insert(path.to_owned(), array);
                     Ok(TreePart::Array(path.to_owned()))
                 }
@@ -89,9 +104,9 @@ impl Conversion<'_> {
                 Err(error) => Err(error),
             };
         }
-        if let Some(zgroup) = self.document(files, zarr2::GROUP)? {
+        if let Some(zgroup) = zgroup {
             let group = zarr2::group(&zgroup, attributes.as_deref(), path, &mut self.omissions)?;
-            self.add_document(path, group);
+            self.add_document(path, group)?;
             return Ok(TreePart::Group);
         }
         let (array, mut coords) = match above {
@@ -108,8 +123,10 @@ impl Conversion<'_> {
         files.get(name.as_bytes()).map(|number| self.from.read(*number, MAX_DOCUMENT)).transpose()
     }
 
-    fn add_document(&mut self, path: &str, document: Vec<u8>) {
+    fn add_document(&mut self, path: &str, document: Vec<u8>) -> Result<()> {
+        self.meter.count(document.len() as u64)?;
         self.out.add_over(&below(path, ZARR_JSON), ScannedFile::Document(document.into()));
+        Ok(())
     }
 
     /// Adds a file of the directory at `path`: a chunk, or one that has no place.
