@@ -31,7 +31,7 @@ use icechunkfs_format::zarr::chunk_key::KeyEncoding;
 use icechunkfs_ingest::apart::Reader;
 use icechunkfs_ingest::coordinate::{self, Between, Coordinate, Order};
 use icechunkfs_ingest::plan::{Array, Plan};
-use icechunkfs_ingest::series::{self, Existing, Growing, Refusal, Series};
+use icechunkfs_ingest::series::{self, Existing, Growing, Refusal, Series, Whole};
 use icechunkfs_ingest::source::Source;
 use icechunkfs_repo::commit::changes::MadeChunk;
 use icechunkfs_repo::commit::conflict::Conflict;
@@ -67,15 +67,12 @@ impl Files {
         self.originals.iter().map(|original| &*original.plan).collect()
     }
 
-    /// Returns the virtual chunk that is the one of `array` at `coords`; none if that has to be
-    /// made, or is to be copied.
-    fn virtual_chunk(&self, array: &Growing, coords: &[u32]) -> Result<Option<ChunkPayload>> {
-        // Each program reads the coordinate, also one that may not read the files.
-        let found = array.place_of(&self.plans(), coords).filter(|_| !array.is_coordinate());
-        let Some((whole, place)) = found else { return Ok(None) };
+    /// Returns the virtual chunk that is `whole`, at the bytes `place` of its file; none if it is
+    /// to be copied.
+    fn virtual_chunk(&self, whole: &Whole, place: &Range<u64>) -> Result<Option<ChunkPayload>> {
         let Some(original) = self.originals.get(whole.file) else { return Ok(None) };
         let Some(of_file) = original.plan.arrays.get(whole.array) else { return Ok(None) };
-        original.virtual_chunk(of_file, &whole.coords, &place)
+        original.virtual_chunk(of_file, &whole.coords, place)
     }
 
     fn with_plans(&self) -> Vec<(&Plan, &dyn Source)> {
@@ -379,12 +376,18 @@ impl<'a> Archive<'a> {
             scanned.add_over(&format!("{}/{ZARR_JSON}", array.name), ScannedFile::Document(document.into()));
             let node = self.node(&array.name);
             let encoding = KeyEncoding::parse(array.document.get("chunk_key_encoding"))?;
+            // Each program reads the coordinate, also one that may not read the files.
+            let may_be_virtual = first.virtual_from().is_some() && !array.is_coordinate();
             for coords in Places::within(array.changed()?) {
                 let key = format!("{}/{}", array.name, encoding.key(&coords));
                 let earlier = node.filter(|_| array.has_earlier(&coords));
-                let found = match earlier {
-                    Some(_) => None,
-                    None => virtual_chunk(files, &array, &coords).await?,
+                let is_virtual = may_be_virtual && earlier.is_none();
+                let found = match is_virtual.then(|| array.place_of(&plans, &coords)).flatten() {
+                    Some((whole, place)) => {
+                        let files = Arc::clone(files);
+                        blocking(move || files.virtual_chunk(&whole, &place)).await?
+                    }
+                    None => None,
                 };
                 meter.count(planned::cost_of(found.as_ref()))?;
                 if let Some(found) = found {
@@ -397,17 +400,6 @@ impl<'a> Archive<'a> {
         scanned.hold(meter.into());
         Ok(scanned)
     }
-}
-
-/// Returns the virtual chunk at `coords`, as [`Files::virtual_chunk`] does.
-async fn virtual_chunk(files: &Arc<Files>, array: &Arc<Growing>, coords: &Coords) -> Result<Option<ChunkPayload>> {
-    if files.originals.first().is_none_or(|original| original.virtual_from().is_none()) {
-        return Ok(None);
-    }
-    let files = Arc::clone(files);
-    let array = Arc::clone(array);
-    let coords = coords.clone();
-    blocking(move || files.virtual_chunk(&array, &coords)).await
 }
 
 /// Returns the chunk at `coords`: one of `files`, whose plans are `plans`, as it is, or one that is

@@ -31,7 +31,9 @@ enum TreePart {
     Chunks(String, Vec<u32>),
     /// Array that version 3 does not have, or what is in one.
     LeftOut,
+    /// Group.
     Group,
+    /// Directory that says nothing of itself.
     Other,
 }
 
