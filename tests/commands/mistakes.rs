@@ -457,7 +457,7 @@ fn command_lines_with_a_mistake_are_answered_with_what_was_meant() {
         ("import netcdf", "icechunkfs import SRC REPO"),
         ("import netcdf new", "2026.nc is a NetCDF file"),
         ("import nothing new", "it is empty"),
-        ("import zarr2 new", "version 2"),
+        ("import zarr2 new", "zarr2: .zgroup: missing field"),
         ("import REPO new", "icechunkfs clone 'REPO' 'new'"),
         ("branch REPO rename trial foo", "--at OLD-NAME"),
         ("branch REPO delete", "icechunkfs branch REPO delete NAME"),

@@ -138,7 +138,7 @@ fn what_is_to_be_imported_is_named_and_a_failure_leaves_nothing() {
         (at("a.h5"), "a.h5: it is not a whole HDF5 file"),
         (at("a.tif"), "is a TIFF file, neither a directory of Zarr files nor a NetCDF or HDF5 file"),
         (at("nothing"), "no such file or directory"),
-        (at("two"), "version 2"),
+        (at("two"), "two: .zgroup: missing field"),
         (at("three"), "zarr.json"),
         ("https://example.org/a".to_owned(), "is a URL"),
     ] {

@@ -288,7 +288,6 @@ fn default_message(sources: &[PathBuf]) -> String {
 fn other_content(source: &Path) -> String {
     /// Entries that are looked at.
     const LOOKED_AT: usize = 1000;
-    let into_mount = "with xarray, and write it into a mount of a repository";
     if recognize::at(source) == Some(Kind::Repository) {
         return "it is a repository, of which `icechunkfs clone` makes a copy".to_owned();
     }
@@ -298,7 +297,11 @@ fn other_content(source: &Path) -> String {
     match file {
         Some((path, kind)) => {
             let name = printable::line(&path.file_name().unwrap_or_default().to_string_lossy());
-            format!("it has no zarr.json, .zarray or .zgroup; {name} is {}: open it {into_mount}", kind.name())
+            let next = match kind {
+                Kind::NetCdf | Kind::Hdf5 => "name the files to import, not the directory",
+                _ => "open it with xarray, and write it into a mount of a repository",
+            };
+            format!("it has no zarr.json, .zarray or .zgroup; {name} is {}: {next}", kind.name())
         }
         None if paths.is_empty() => "it is empty".to_owned(),
         None => "neither it nor its directories have a zarr.json, .zarray or .zgroup".to_owned(),

@@ -115,13 +115,15 @@ fn check(targets: &Targets, allow_older: bool) -> Result<()> {
         return Ok(());
     }
     let files = counted(wrong.len() as u64, "file");
-    let mut text = format!("{files} cannot be where virtual chunks are read: nothing was committed\n");
+    let mut text = format!("{files} cannot be read at the new place: nothing was committed\n");
     wrong.iter().take(NAMED).for_each(|line| text += &format!("{line}\n"));
     if wrong.len() > NAMED {
         text += &format!("  and {} more\n", wrong.len() - NAMED);
     }
-    text +=
-        "Copy files with their times (`cp -p`, `rsync -t`); if the same bytes have an older time, add --allow-older.\n";
+    if targets.keys().any(|(location, _)| location.starts_with("file:")) {
+        text += "Files must have the times that they had: `cp -p` and `rsync -t` keep them, `touch -r OLD NEW` sets them. \
+                 For files with the same bytes and an older time, add --allow-older.\n";
+    }
     Err(Error::multi_line(ErrorKind::Stale, &text))
 }
 

@@ -440,7 +440,8 @@ fn series_of(archive: Option<&[Existing]>, files: &[Arc<Original>], dimension: &
         if refusals.len() > NAMED {
             text += &format!("  and {} more\n", refusals.len() - NAMED);
         }
-        text += "xarray converts what it can, in a mount of the repository: to_zarr(MOUNTPOINT, append_dim=...).\n";
+        text += "Times and packing are converted by xarray, in a mount of the repository: to_zarr(MOUNTPOINT, append_dim=...). Values in \
+                 other units have to be converted first: xarray would store them as they are.\n";
         Error::multi_line(ErrorKind::InvalidInput, &text)
     })
 }
@@ -518,8 +519,10 @@ fn check_order<'a>(order: &Order, how: &Appending, shown: impl Fn(usize) -> &'a 
     if !order.overlaps.is_empty() {
         let is_of_archive = order.overlaps.iter().any(|one| one.after.is_none());
         let next = match (is_of_archive, how.skip_existing) {
-            (true, false) => "--skip-existing leaves out files that the archive has as wholes.",
-            (true, true) => "Only files that the archive has as wholes are left out: cut away what it has of these.",
+            (true, false) => "--skip-existing leaves out files of which the archive has all values.",
+            (true, true) => {
+                "Only files of which the archive has all values are left out: cut away what it has of these."
+            }
             (false, _) => "Name each file once, and cut away what another one has.",
         };
         let text = format!(

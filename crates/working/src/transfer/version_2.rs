@@ -60,7 +60,8 @@ pub(super) fn converted(of_version_2: &Scanned) -> Result<(Scanned, LeftOut)> {
         places: HashMap::new(),
     };
     for (path, files) in of_version_2.listed() {
-        let place = conversion.place(path, &files).context(|| printable::text(path))?;
+        let place = conversion.place(path, &files);
+        let place = if path.is_empty() { place } else { place.context(|| printable::text(path)) }?;
         for (name, number) in &files {
             conversion.add_file(&place, path, name, *number);
         }

@@ -23,7 +23,7 @@ use super::super::local::read_exactly;
 use super::address::{Address, quoted};
 use super::checksum::ObjectState;
 use icechunkfs_base::beneath;
-use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::printable;
 use icechunkfs_base::shell;
 use icechunkfs_format::format::chunk_payload::Checksum;
@@ -116,13 +116,13 @@ pub(super) fn read(
         return Err(Error::new(ErrorKind::VirtualNotAllowed, format!("{shown}: it is not a regular file")));
     }
     if let Some(checksum) = checksum {
-        state_of(&metadata).check(checksum)?;
+        state_of(&metadata).check(checksum).context(|| shown.clone())?;
     }
     let bytes = read_exactly(&file, &shown, offset, length)?;
     if let Some(checksum) = checksum {
         // The file may have been written to meanwhile.
         let now = file.metadata().map_err(|e| Error::io(&shown, e))?;
-        state_of(&now).check(checksum)?;
+        state_of(&now).check(checksum).context(|| shown.clone())?;
     }
     Ok(bytes)
 }
