@@ -11,7 +11,7 @@ use crate::common::{Mount, icechunkfs, run, run_on};
 
 /// Files in the ordinary run, and in a full one.
 const QUICK: usize = 40;
-const FULL: usize = 400;
+const FULL: usize = 120;
 /// Damaged files, likewise.
 const QUICK_DAMAGED: usize = 60;
 const FULL_DAMAGED: usize = 2000;
