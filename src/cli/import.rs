@@ -183,11 +183,6 @@ fn check_source(source: &Path, arguments: &ImportArgs) -> Result<()> {
         );
         return Err(Error::new(ErrorKind::NotADirectory, message));
     }
-    if arguments.are_virtual && source.exists() && !matches!(found, Some(Kind::NetCdf | Kind::Hdf5)) {
-        return Err(Error::invalid(format!(
-            "{shown} is neither a NetCDF nor an HDF5 file, and only chunks of those can be virtual: name files, such as DIRECTORY/*.nc"
-        )));
-    }
     if found == Some(Kind::Repository) && recognize::at(Path::new(&arguments.repo)).is_none() {
         let [from, to] = [source.to_string_lossy().as_ref(), &arguments.repo].map(shell::quote);
         let message = format!("{shown} is a repository: `icechunkfs clone {from} {to}` copies it");

@@ -7,7 +7,7 @@ use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 
 use super::import_virtual;
-use super::netcdf::python;
+use super::netcdf::{compared, python};
 use crate::common::lengths::{length, number};
 use crate::common::{Mount, block_on, icechunkfs, lab, run, run_on};
 
@@ -38,20 +38,18 @@ fn files_of_netcdf_c_are_equal_in_the_mount_and_in_the_view() {
             assert_eq!(icechunkfs(words).json()["snapshot"], serde_json::Value::Null, "{number}");
         }
     }
-    run_on(&repo, &["verify", "main", "--chunks"]).success();
+    run_on(&repo, &["verify", "--chunks"]).success();
     let zarr = Mount::new(&repo, &[]);
     let netcdf = Mount::new(&repo, &["--view", "netcdf"]);
-    let mut compared = 0;
+    let mut all = 0;
     for number in 0..files {
         let file = made.join(format!("{number}.nc"));
         let here = zarr.path().join(format!("f{number}"));
         let view = netcdf.path().join(format!("f{number}.nc"));
-        let checked = run(python("import_netcdf.py").arg("compare").args([&file, &here, &view]));
-        let text = String::from_utf8_lossy(&checked.stdout).into_owned();
-        assert!(checked.status.success(), "seed {seed}, file {number}: {text}{}", checked.stderr);
-        compared += text.lines().last().unwrap().split(' ').next().unwrap().parse::<usize>().unwrap();
+        let what = format!("seed {seed}, file {number}");
+        all += compared(python("import_netcdf.py").arg("compare").args([&file, &here, &view]), &what);
     }
-    assert!(compared > 5 * files, "{compared}");
+    assert!(all > 5 * files, "{all}");
 }
 
 #[test]
@@ -92,9 +90,11 @@ fn a_file_that_has_grown_or_shrunk_takes_the_place_of_the_old_one() {
             let mount = Mount::new(&repo, &[]);
             let netcdf = Mount::new(&repo, &["--view", "netcdf"]);
             let view = netcdf.path().join("g.nc");
-            let checked = run(python("import_netcdf.py").arg("compare").args([&file, &mount.path().join("g"), &view]));
-            let text = String::from_utf8_lossy(&checked.stdout).into_owned();
-            assert!(checked.status.success(), "{names}, {count}: {text}{}", checked.stderr);
+            let mut compare = python("import_netcdf.py");
+            compared(
+                compare.arg("compare").args([&file, &mount.path().join("g"), &view]),
+                &format!("{names}, {count}"),
+            );
             report
         };
         mount_of(200_000);
@@ -105,7 +105,7 @@ fn a_file_that_has_grown_or_shrunk_takes_the_place_of_the_old_one() {
         let shrunk = mount_of(70_000);
         assert!(shrunk["chunks_deleted"].as_u64().unwrap() > 0, "{shrunk}");
         mount_of(3);
-        run_on(&repo, &["verify", "main", "--chunks"]).success();
+        run_on(&repo, &["verify", "--chunks"]).success();
     }
 }
 
@@ -186,11 +186,10 @@ fn files_along_time_are_what_numpy_puts_together_or_are_refused() {
         let again = import(expected.clone(), &["--skip-existing", "--allow-gaps"]).json();
         assert_eq!((again["skipped"].as_array().unwrap().len(), history()), (expected.len(), before), "seed {seed}");
         import(vec![expected[0]], &[]).failure();
-        run_on(&repo, &["verify", "main", "--chunks"]).success();
+        run_on(&repo, &["verify", "--chunks"]).success();
         let mount = import_virtual::mount(&repo, directory.path());
-        let checked = run(python("import_netcdf.py").arg("joined").arg(mount.path()).args(&expected));
-        let text = String::from_utf8_lossy(&checked.stdout).into_owned();
-        assert!(checked.status.success(), "seed {seed}, {made}: {text}{}", checked.stderr);
+        let what = format!("seed {seed}, {made}");
+        compared(python("import_netcdf.py").arg("joined").arg(mount.path()).args(&expected), &what);
     }
     assert!(cases < 10 || (refused > cases / 4 && referred > cases as u64), "{refused}, {referred}");
 }
@@ -295,8 +294,6 @@ fn two_appends_at_the_same_time_give_rows_in_their_order() {
         let mount = Mount::new(&archive.repo, &[]);
         let mut check = python("import_netcdf.py");
         check.arg("joined").arg(mount.path()).arg(first).args(landed);
-        let checked = run(&mut check);
-        let text = String::from_utf8_lossy(&checked.stdout).into_owned();
-        assert!(checked.status.success(), "{round}, {done:?}: {text}{}", checked.stderr);
+        compared(&mut check, &format!("{round}, {done:?}"));
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use icechunk::config::Credentials;
 use serde_json::Value;
 
-use super::netcdf::python;
+use super::netcdf::{compared, python, python_code};
 use crate::common::lengths::{length, number};
 use crate::common::{Files, Mount, Output, block_on, icechunkfs, lab, read_files, run, run_on};
 
@@ -45,13 +45,6 @@ fn by_reference(repo: &Path, directory: &Path) -> Result<Files, String> {
         }
         Ok(keys)
     })
-}
-
-fn passes(command: &mut std::process::Command, what: &str) -> usize {
-    let checked = run(command);
-    let text = String::from_utf8_lossy(&checked.stdout).into_owned();
-    assert!(checked.status.success(), "{what}: {text}{}", checked.stderr);
-    text.lines().last().unwrap().split(' ').next().unwrap().parse().unwrap()
 }
 
 #[test]
@@ -92,13 +85,13 @@ fn files_of_all_libraries_are_equal_where_they_are() {
         command.arg("compare");
         command
     };
-    let all = passes(compare("import_hdf5.py").args([&directory, &mounted.path()]), "HDF5");
+    let all = compared(compare("import_hdf5.py").args([&directory, &mounted.path()]), "HDF5");
     assert!(all > 3 * files, "{all}");
     let view = Mount::new(&repo, &["--view", "netcdf", "--allow-virtual", directory.to_str().unwrap()]);
     for number in 0..files {
         let file = directory.join(format!("{number}.nc"));
         let [here, there] = [mounted.path().join(format!("c{number}")), view.path().join(format!("c{number}.nc"))];
-        passes(compare("import_netcdf.py").args([&file, &here, &there]), &format!("file {number}"));
+        compared(compare("import_netcdf.py").args([&file, &here, &there]), &format!("file {number}"));
     }
 }
 
@@ -254,4 +247,21 @@ fn references_follow_an_archive_that_was_moved() {
     assert_eq!(by_reference(&archive.repo, &new).unwrap()["one/c/0"], before);
     let nothing = moved(&[]).text();
     assert!(nothing.contains("has no chunk in files below"), "{nothing}");
+}
+
+/// No reader of the chunk will check it.
+#[test]
+fn a_chunk_whose_checksum_is_wrong_does_not_become_virtual() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("checked.h5");
+    let code = "import sys, h5py, numpy\n\
+                made = h5py.File(sys.argv[1], 'w').create_dataset('x', data=numpy.arange(4096.0), chunks=(1024,), fletcher32=True)\n\
+                made.file.flush()\n\
+                print(made.id.get_chunk_info(1).byte_offset, 'is its place')";
+    let offset = compared(python_code(code).arg(&file), "writing");
+    let import = |name: &str| import(&file, &place.path().join(name), &ALL);
+    assert!(import("right").text().contains("; 4 virtual"));
+    File::options().write(true).open(&file).unwrap().write_all_at(&[0x55], offset as u64 + 9).unwrap();
+    let why = import("wrong").failure();
+    assert!(why.contains("checked.h5: the checksum of a chunk is wrong"), "{why}");
 }

@@ -265,6 +265,15 @@ pub(super) fn python(script: &str) -> Command {
     command
 }
 
+/// Runs a comparison by a script, which must find no difference, and returns how much it has
+/// compared: the first word of its last line.
+pub(super) fn compared(command: &mut Command, what: &str) -> usize {
+    let checked = run(command);
+    let text = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(checked.status.success(), "{what}: {text}{}", checked.stderr);
+    text.lines().last().unwrap().split(' ').next().unwrap().parse().unwrap()
+}
+
 /// Returns the command that runs Python statements.
 pub(super) fn python_code(code: &str) -> Command {
     let mut command = interpreter();

@@ -94,8 +94,13 @@ fn fill_value(attribute: &Attribute, element: Element, tell: &mut impl FnMut(&st
     }
     match element.number(&bytes)? {
         Numeric::Integer(number) => Some(integer(number)),
-        Numeric::Float(number) => Some(json!(BASE64.encode(&number.to_le_bytes()))),
+        Numeric::Float(number) => Some(encoded(number)),
     }
+}
+
+/// Returns a floating-point mark of missing values as xarray encodes it.
+pub(crate) fn encoded(number: f64) -> Value {
+    json!(BASE64.encode(&number.to_le_bytes()))
 }
 
 /// Returns a text without zeros, as netCDF4-python reads it.

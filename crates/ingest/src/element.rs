@@ -193,6 +193,11 @@ pub(crate) fn integer(number: i128) -> Value {
     i64::try_from(number).map_or_else(|_| json!(u64::try_from(number).unwrap_or_default()), |number| json!(number))
 }
 
+/// Returns the number that has `name` as [`not_finite`] gives it.
+pub(crate) fn named(name: &str) -> Option<f64> {
+    [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].into_iter().find(|number| not_finite(*number) == name)
+}
+
 /// Returns the name that Zarr has for a number that JSON cannot write.
 pub(crate) fn not_finite(number: f64) -> &'static str {
     if number.is_nan() {

@@ -113,7 +113,7 @@ pub struct Whole {
     pub file: usize,
     /// Array in its plan, by position.
     pub array: usize,
-    /// Place of the chunk in the file's array; nothing says so of elements that are in no chunks.
+    /// Place of the chunk in the file's array; empty for elements that are in no chunks there.
     pub coords: Coords,
 }
 

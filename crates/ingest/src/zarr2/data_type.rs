@@ -6,6 +6,8 @@ use icechunkfs_base::error::Result;
 use serde_json::{Number, Value, json};
 
 use super::{shown, unsupported};
+use crate::attributes::encoded;
+use crate::element::named;
 
 /// Largest size of an element in numpy, in bytes.
 const MAX_ITEM: u64 = i32::MAX as u64;
@@ -184,28 +186,19 @@ fn whole(number: &Number) -> Option<Value> {
 fn part(value: &Value) -> Option<Value> {
     match value {
         Value::Number(_) => Some(value.clone()),
-        Value::String(text) if float(text).is_some() => Some(value.clone()),
-        _ => None,
-    }
-}
-
-fn float(text: &str) -> Option<f64> {
-    match text {
-        "NaN" => Some(f64::NAN),
-        "Infinity" => Some(f64::INFINITY),
-        "-Infinity" => Some(f64::NEG_INFINITY),
+        Value::String(text) if named(text).is_some() => Some(value.clone()),
         _ => None,
     }
 }
 
 /// Returns the number that elements of `size` bytes have, as xarray encodes it in attributes.
 fn base64(value: &Value, size: u64) -> Option<Value> {
-    let number = value.as_f64().or_else(|| float(value.as_str()?))?;
+    let number = value.as_f64().or_else(|| named(value.as_str()?))?;
     #[allow(clippy::cast_possible_truncation, reason = "it is rounded as the elements are")]
     let rounded = match size {
         2 => f64::from(f16::from_f64(number)),
         4 => f64::from(number as f32),
         _ => number,
     };
-    Some(json!(BASE64.encode(&rounded.to_le_bytes())))
+    Some(encoded(rounded))
 }

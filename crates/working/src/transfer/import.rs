@@ -315,7 +315,17 @@ async fn virtual_places(sources: &[PathBuf], target: &ImportTarget, how: Virtual
         ImportTarget::Empty(_) => Vec::new(),
     };
     let files = sources.to_vec();
-    blocking(move || VirtualPlaces::of(&files, &containers, how).map(Arc::new)).await
+    let find = move || {
+        let is_other = |file: &&PathBuf| !matches!(recognize::at(file), Some(Kind::NetCdf | Kind::Hdf5));
+        match files.iter().find(is_other) {
+            Some(file) => Err(Error::invalid(format!(
+                "{} is neither a NetCDF nor an HDF5 file, and only chunks of those can be virtual: name files, such as DIRECTORY/*.nc",
+                file.display()
+            ))),
+            None => VirtualPlaces::of(&files, &containers, how).map(Arc::new),
+        }
+    };
+    blocking(find).await
 }
 
 /// Sources, laid out over the branch.
@@ -373,12 +383,6 @@ async fn scan_source(source: &Path, options: &ImportOptions, means: SourceMeans<
         let apart = apart.clone();
         let places = places.cloned();
         return blocking(move || planned::plan(&path, &apart, places.as_ref())).await;
-    }
-    if places.is_some() {
-        return Err(Error::invalid(format!(
-            "{}: only chunks of NetCDF and HDF5 files can be virtual: leave out --virtual",
-            source.display()
-        )));
     }
     let root = Arc::new(open(source, target)?);
     let count = Arc::clone(counters);

@@ -74,7 +74,8 @@ pub(super) async fn remove_unchanged(
         let Some(&index) = arrays.get(node) else { continue };
         let Some(stored) = tree.chunks(index) else { continue };
         for (coords, change) in chunks {
-            let Some(length) = change.length() else { continue };
+            let own = Own::of(change);
+            let Some(length) = change.length().filter(|_| own.is_some() || change.stored().is_some()) else { continue };
             let Some(found) = stored.find(coords).await? else { continue };
             if found.length != length {
                 continue;
@@ -85,7 +86,7 @@ pub(super) async fn remove_unchanged(
                 same.push((*node, coords.clone()));
                 continue;
             }
-            let Some(own) = Own::of(change) else { continue };
+            let Some(own) = own else { continue };
             bytes = bytes.saturating_add(length);
             batch.push(Candidate { node: *node, coords: coords.clone(), own, stored: payload });
             if batch.len() >= BATCH || bytes >= BATCH_BYTES {

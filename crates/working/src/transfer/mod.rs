@@ -50,9 +50,24 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use icechunkfs_base::beneath;
+use icechunkfs_base::printable;
 
 /// Paths of one kind that a report lists; the rest is counted.
 const MAX_LISTED: usize = 1000;
+
+/// Lines of a list that an error has; the rest is counted.
+const NAMED: usize = 20;
+
+/// Returns the first of `lines`, each on a line of its own, and the number of the others.
+fn first_lines(lines: impl ExactSizeIterator<Item = String>) -> String {
+    let count = lines.len();
+    let mut text: String =
+        lines.take(NAMED).map(|line| format!("{}\n", printable::line(&format!("  {line}")))).collect();
+    if count > NAMED {
+        text += &format!("  and {} more\n", count - NAMED);
+    }
+    text
+}
 
 /// Progress of a transfer, for other threads to read.
 #[derive(Debug, Default)]

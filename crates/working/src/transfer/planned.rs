@@ -10,7 +10,7 @@ use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
 
 use super::scan::{Scanned, ScannedFile};
-use super::virtual_refs::{self, VirtualPlaces, VirtualTarget};
+use super::virtual_refs::{VirtualPlaces, VirtualTarget};
 use super::{MAX_LISTED, SkippedPath};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, Metered};
@@ -41,21 +41,18 @@ pub(super) struct Original {
 }
 
 impl Original {
-    /// Returns the virtual chunk that is the one at `coords` of `array`, at the bytes `place` of
-    /// the file; none if it is to be copied. Reads one with a checksum, which no reader will check.
+    /// Returns the virtual chunk at the bytes `place` of the file; none if it is to be copied.
+    pub(super) fn virtual_chunk(&self, place: &Range<u64>) -> Option<ChunkPayload> {
+        self.target.as_ref()?.chunk(place)
+    }
+
+    /// Reads the chunk at `coords` of the array at position `array`, of `length` bytes, if it has a
+    /// checksum: no reader of a virtual chunk checks it.
     ///
-    /// Errors: [`ErrorKind::Corrupt`] if that is wrong; others as for reading.
-    pub(super) fn virtual_chunk(
-        &self,
-        array: &Array,
-        coords: &[u32],
-        place: &Range<u64>,
-    ) -> Result<Option<ChunkPayload>> {
-        let Some(chunk) = self.target.as_ref().and_then(|target| target.chunk(place)) else { return Ok(None) };
-        if array.has_checksums() {
-            array.read_stored(&self.file, coords, 0..chunk.length(), &mut Vec::new()).context(|| self.shown.clone())?;
-        }
-        Ok(Some(chunk))
+    /// Errors: [`ErrorKind::Corrupt`] if it is wrong; others as for reading.
+    pub(super) fn check_chunk(&self, array: usize, coords: &[u32], length: u64) -> Result<()> {
+        let Some(array) = self.plan.arrays.get(array).filter(|array| array.has_checksums()) else { return Ok(()) };
+        array.read_stored(&self.file, coords, 0..length, &mut Vec::new()).context(|| self.shown.clone())
     }
 
     /// Returns the fewest bytes of a virtual chunk; none if all chunks are copied.
@@ -138,7 +135,7 @@ pub(super) fn open(path: &Path, apart: &Reader, places: Option<&Arc<VirtualPlace
     };
     groups.retain(|group| is_allowed(&group.path));
     arrays.retain(|array| is_allowed(&array.name));
-    let target = virtual_refs::target(places, &file).context(|| shown.clone())?;
+    let target = places.map(|places| places.target(&file)).transpose().context(|| shown.clone())?;
     if let Some(target) = &target {
         plan.split_records(target.copy_below);
         plan.check(file.length()).context(|| shown.clone())?;
@@ -228,10 +225,15 @@ pub(super) fn add_array(
     let array = original.plan.arrays.get(position).ok_or_else(|| Error::invalid("an array of no file"))?;
     let name = &array.name;
     scanned.add(&format!("{name}/{ZARR_JSON}"), ScannedFile::Document(Bytes::from(array.document()?)));
+    let may_be_virtual = may_be_virtual && original.virtual_from().is_some();
     let mut add = |(coords, length): (Coords, u64)| {
         let key = KeyEncoding::default().key(&coords);
-        let place = array.place_of(&coords).filter(|place| may_be_virtual && place.end - place.start == length);
-        let chunk = place.map(|place| original.virtual_chunk(array, &coords, &place)).transpose()?.flatten();
+        let place = may_be_virtual.then(|| array.place_of(&coords)).flatten();
+        let place = place.filter(|place| place.end - place.start == length);
+        let chunk = place.and_then(|place| original.virtual_chunk(&place));
+        if chunk.is_some() {
+            original.check_chunk(position, &coords, length)?;
+        }
         meter.count(cost_of(chunk.as_ref()))?;
         let file = match chunk {
             Some(chunk) => ScannedFile::Virtual(chunk),

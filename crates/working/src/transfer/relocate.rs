@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::first_lines;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
-use icechunkfs_base::printable;
 use icechunkfs_base::size::counted;
 use icechunkfs_format::format::chunk_payload::{Checksum, ChunkPayload};
 use icechunkfs_repo::commit::changes::{ChangeSet, ChunkChange};
@@ -21,8 +21,6 @@ use icechunkfs_tree::tree::virtual_chunks::VirtualChunk;
 
 /// Bytes that a changed chunk takes, besides its location and checksum.
 const CHUNK_COST: u64 = 256;
-/// Files that an error names.
-const NAMED: usize = 20;
 
 /// Prefixes from which, and to which, files were moved.
 #[derive(Clone, Debug)]
@@ -108,7 +106,7 @@ fn check(targets: &Targets, allow_older: bool) -> Result<()> {
             (false, _) => Ok(()),
         };
         if let Err(error) = checked {
-            wrong.push(printable::line(&format!("  {address}: {error}")));
+            wrong.push(format!("{address}: {error}"));
         }
     }
     if wrong.is_empty() {
@@ -116,10 +114,7 @@ fn check(targets: &Targets, allow_older: bool) -> Result<()> {
     }
     let files = counted(wrong.len() as u64, "file");
     let mut text = format!("{files} cannot be read at the new place: nothing was committed\n");
-    wrong.iter().take(NAMED).for_each(|line| text += &format!("{line}\n"));
-    if wrong.len() > NAMED {
-        text += &format!("  and {} more\n", wrong.len() - NAMED);
-    }
+    text += &first_lines(wrong.into_iter());
     if targets.keys().any(|(location, _)| location.starts_with("file:")) {
         text += "Files must have the times that they had: `cp -p` and `rsync -t` keep them, `touch -r OLD NEW` sets them. \
                  For files with the same bytes and an older time, add --allow-older.\n";

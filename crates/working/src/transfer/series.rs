@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 use super::planned::{self, LeftOut, Original, Places, append_range, node_at};
 use super::scan::{GROUP_IN_PLACE, Scanned, ScannedFile, is_group};
 use super::virtual_refs::VirtualPlaces;
+use super::{NAMED, first_lines};
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
@@ -38,9 +39,6 @@ use icechunkfs_repo::commit::conflict::Conflict;
 use icechunkfs_repo::commit::request::CommitHost;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{NodeIndex, ZARR_JSON};
-
-/// Reasons that an error names.
-const NAMED: usize = 20;
 
 /// Rules for files that follow each other.
 #[derive(Clone, Debug, Default)]
@@ -65,14 +63,6 @@ struct Files {
 impl Files {
     fn plans(&self) -> Vec<&Plan> {
         self.originals.iter().map(|original| &*original.plan).collect()
-    }
-
-    /// Returns the virtual chunk that is `whole`, at the bytes `place` of its file; none if it is
-    /// to be copied.
-    fn virtual_chunk(&self, whole: &Whole, place: &Range<u64>) -> Result<Option<ChunkPayload>> {
-        let Some(original) = self.originals.get(whole.file) else { return Ok(None) };
-        let Some(of_file) = original.plan.arrays.get(whole.array) else { return Ok(None) };
-        original.virtual_chunk(of_file, &whole.coords, place)
     }
 
     fn with_plans(&self) -> Vec<(&Plan, &dyn Source)> {
@@ -383,10 +373,7 @@ impl<'a> Archive<'a> {
                 let earlier = node.filter(|_| array.has_earlier(&coords));
                 let is_virtual = may_be_virtual && earlier.is_none();
                 let found = match is_virtual.then(|| array.place_of(&plans, &coords)).flatten() {
-                    Some((whole, place)) => {
-                        let files = Arc::clone(files);
-                        blocking(move || files.virtual_chunk(&whole, &place)).await?
-                    }
+                    Some((whole, place)) => virtual_chunk(files, whole, &place).await?,
                     None => None,
                 };
                 meter.count(planned::cost_of(found.as_ref()))?;
@@ -400,6 +387,20 @@ impl<'a> Archive<'a> {
         scanned.hold(meter.into());
         Ok(scanned)
     }
+}
+
+/// Returns the virtual chunk that is `whole`, at the bytes `place` of its file; none if it is to be
+/// copied. Only a checksum takes a look at the file.
+async fn virtual_chunk(files: &Files, whole: Whole, place: &Range<u64>) -> Result<Option<ChunkPayload>> {
+    let Some(original) = files.originals.get(whole.file) else { return Ok(None) };
+    let found = original.virtual_chunk(place).zip(original.plan.arrays.get(whole.array));
+    let Some((chunk, of_file)) = found else { return Ok(None) };
+    if of_file.has_checksums() {
+        let original = Arc::clone(original);
+        let length = chunk.length();
+        blocking(move || original.check_chunk(whole.array, &whole.coords, length)).await?;
+    }
+    Ok(Some(chunk))
 }
 
 /// Returns the chunk at `coords`: one of `files`, whose plans are `plans`, as it is, or one that is
@@ -429,17 +430,12 @@ fn series_of(archive: Option<&[Existing]>, files: &[Arc<Original>], dimension: &
     let shown = |file: usize| files.get(file).map_or("", |original| original.shown.as_str());
     let virtual_from = files.first().and_then(|original| original.virtual_from());
     series::plan(archive, &plans, dimension, virtual_from)?.map_err(|refusals| {
-        let lines = refusals.iter().take(NAMED);
         let mut text = format!(
             "{} cannot be appended: nothing was imported\n",
             counted(refusals.iter().map(|refusal| refusal.file).collect::<BTreeSet<_>>().len() as u64, "file")
         );
-        for Refusal { file, variable, why } in lines {
-            text += &format!("  {}\n", printable::line(&format!("{}: {variable}: {why}", shown(*file))));
-        }
-        if refusals.len() > NAMED {
-            text += &format!("  and {} more\n", refusals.len() - NAMED);
-        }
+        let line = |refusal: &Refusal| format!("{}: {}: {}", shown(refusal.file), refusal.variable, refusal.why);
+        text += &first_lines(refusals.iter().map(line));
         text += "Times and packing are converted by xarray, in a mount of the repository: to_zarr(MOUNTPOINT, append_dim=...). Values in \
                  other units have to be converted first: xarray would store them as they are.\n";
         Error::multi_line(ErrorKind::InvalidInput, &text)

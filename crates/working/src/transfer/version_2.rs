@@ -84,9 +84,8 @@ impl Conversion<'_> {
         }
         let [zarray, zgroup] = [zarr2::ARRAY, zarr2::GROUP].map(|name| self.document(files, name));
         let [zarray, zgroup, attributes] = [zarray?, zgroup?, self.document(files, zarr2::ATTRIBUTES)?];
-        if let (Some(why), true) = (refused_name(name), zarray.is_some() || zgroup.is_some())
-            && !path.is_empty()
-        {
+        let is_node = zarray.is_some() || zgroup.is_some();
+        if let Some(why) = refused_name(name).filter(|_| is_node && !path.is_empty()) {
             self.omissions.add(|| path.to_owned(), format!("left out: {why}"));
             return Ok(TreePart::LeftOut);
         }

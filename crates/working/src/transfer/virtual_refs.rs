@@ -9,7 +9,6 @@
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::containers::{self, MissingContainers};
@@ -60,14 +59,14 @@ impl VirtualPlaces {
     ///
     /// Errors: [`icechunkfs_base::error::ErrorKind::Stale`] if the file has changed since it was
     /// opened, or has no name or another one now.
-    fn target(&self, file: &LocalFile) -> Result<VirtualTarget> {
+    pub(super) fn target(&self, file: &LocalFile) -> Result<VirtualTarget> {
         let metadata = file.metadata()?;
         let (address, checksum) = target_of(&file.descriptor()?, &metadata)?;
         if let Checksum::LastModified(second) = checksum {
             // Some file systems have times of one or two whole seconds.
             let longer = if metadata.mtime_nsec() == 0 { 2 } else { 0 };
             wait_until_after(u64::from(second) + longer)?;
-            // What was written meanwhile has the same second.
+            // A write meanwhile has the same second.
             file.metadata()?;
         }
         if !self.directories.iter().any(|directory| directory.rest_of(&address).is_some()) {
@@ -124,20 +123,22 @@ fn directory_of(file: &Path) -> Result<Address> {
 /// Returns the directory that all of `directories` are below; these themselves if that is the root,
 /// or on another file system.
 fn common(mut directories: Vec<Address>) -> Vec<Address> {
+    // Thousands of files are in a few directories.
+    directories.sort_by(|one, other| one.components().cmp(other.components()));
+    directories.dedup();
     let above = |one: Address, other: &Address| {
         let same = std::iter::zip(one.components(), other.components()).take_while(|(one, other)| one == other);
         one.root().join(one.components().get(..same.count()).unwrap_or_default())
     };
     let all =
         directories.iter().skip(1).fold(directories.first().cloned(), |all, next| all.map(|all| above(all, next)));
-    let is_one = |all: &Address| directories.iter().all(|directory| device_of(directory) == device_of(all));
+    let is_one = |all: &Address| {
+        let device = device_of(all);
+        directories.iter().all(|directory| device_of(directory) == device)
+    };
     match all.filter(|all| !all.components().is_empty() && is_one(all)) {
         Some(all) => vec![all],
-        None => {
-            directories.sort_by(|one, other| one.components().cmp(other.components()));
-            directories.dedup();
-            directories
-        }
+        None => directories,
     }
 }
 
@@ -145,11 +146,6 @@ fn common(mut directories: Vec<Address>) -> Vec<Address> {
 fn device_of(directory: &Address) -> Option<u64> {
     let path: PathBuf = std::iter::once("/").chain(directory.components().iter().map(String::as_str)).collect();
     std::fs::metadata(path).ok().map(|found| found.dev())
-}
-
-/// Returns what virtual chunks in `file` say of it, if there may be any.
-pub(super) fn target(places: Option<&Arc<VirtualPlaces>>, file: &LocalFile) -> Result<Option<VirtualTarget>> {
-    places.map(|places| places.target(file)).transpose()
 }
 
 #[cfg(test)]
