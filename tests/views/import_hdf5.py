@@ -118,7 +118,9 @@ def add_dataset(random, group, name):
     if kind in KINDS and random.random() < 0.4:
         options["fillvalue"] = values_of(random, kind, 1)[0]
     if random.random() < 0.3 and shape:
-        # Some chunks are never written.
+        # Some chunks are never written. Elements that lie in no chunks then have any bytes, of which h5py makes true.
+        if kind == "bool":
+            options["fillvalue"] = False
         made = group.create_dataset(name, shape, options.pop("dtype", np.asarray(data).dtype), **options)
         made[: shape[0] // 2] = data[: shape[0] // 2]
     else:
@@ -231,10 +233,13 @@ def compare_netcdf(file, directory, wrong):
     count = 0
     for group in groups_of(file):
         for options in [{"decode_cf": False}, {}]:
-            original = xarray.open_dataset(file, engine="netcdf4", group=f"/{group}", **options)
+            opened = xarray.open_dataset(file, engine="netcdf4", group=f"/{group}", decode_cf=False)
             other = xarray.open_zarr(directory / group, consolidated=False, **options)
-            with original, other:
-                shown = {name for name in original.variables if not str(name).startswith("no_")}
+            with opened, other:
+                # xarray joins characters along a dimension, unless a variable of another kind has it, too.
+                original = opened.drop_vars([name for name in opened.variables if str(name).startswith("no_")])
+                original = original if options else xarray.decode_cf(original)
+                shown = set(original.variables)
                 if shown != set(other.variables):
                     wrong.append(f"{group} {options}: {sorted(shown ^ set(other.variables))}")
                 for name in sorted(shown & set(other.variables)):
