@@ -165,7 +165,8 @@ pub(super) const IMPORT: &str = "\
 Examples:
   icechunkfs import plain repo -m 'First data'
   icechunkfs import sst.nc repo --path sst
-  icechunkfs import sst.nc repo --path there --virtual --set-container";
+  icechunkfs import sst.nc repo --path there --virtual --set-container
+  icechunkfs import 's3://bucket/era5/*.nc' era5 --append-dim time --virtual --set-container";
 
 pub(super) const SHOW: &str = "\
 Examples:

@@ -21,16 +21,19 @@ use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
 use icechunkfs_store::recognize::{self, Kind};
 use icechunkfs_store::storage::location::{Location, StorePlace};
+use icechunkfs_store::storage::virtuals::permissions::Permissions;
 use icechunkfs_store::storage::{self, Storage, settings::Settings};
 use icechunkfs_working::transfer::import::{self, ImportMeans, ImportOptions, ImportResult, ImportTarget};
 use icechunkfs_working::transfer::series::Appending;
+use icechunkfs_working::transfer::sources::SourceName;
 use icechunkfs_working::transfer::virtual_refs::VirtualRules;
 use icechunkfs_working::transfer::{Counters, SkippedPath};
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
     /// A local directory with a Zarr hierarchy of version 2 or 3, or a NetCDF or HDF5 file; with
-    /// --append-dim any number of files.
+    /// --append-dim any number of files. Files may also be in stores and on web servers
+    /// (s3://, gs://, az://, https://), in stores as patterns, such as 's3://bucket/era5/*.nc'.
     #[arg(required = true)]
     src: Vec<PathBuf>,
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://). It is created if it
@@ -140,21 +143,35 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
         }
         (now, _) => State::of_bytes(<&str>::from(now.stage), (now.bytes_done, now.bytes)),
     };
-    arguments.src.iter().try_for_each(|source| check_source(source, arguments))?;
-    if arguments.src.len() > 1 && arguments.append_dim.is_none() {
+    let names: Vec<SourceName> = arguments.src.iter().map(|word| SourceName::parse(word)).collect::<Result<_>>()?;
+    names.iter().try_for_each(|name| match name {
+        SourceName::Local(path) => check_source(path, arguments),
+        _ => Ok(()),
+    })?;
+    let is_one = matches!(names.as_slice(), [SourceName::Local(_) | SourceName::Object(_)]);
+    if !is_one && arguments.append_dim.is_none() {
         return Err(Error::invalid(
             "several files can only be imported one after another along a dimension: name it with --append-dim, such as \
              --append-dim time",
         ));
     }
+    let permissions = arguments.virtuals.permissions()?;
+    let named = names.iter().filter_map(SourceName::allowed).fold(permissions, Permissions::allowing);
     let new = NewDirectories::of(&arguments.repo);
     let imported = progress::watched(state, || {
         open::run(async {
             let target = target(arguments).await?;
             let budget = |fixed| limits.budget(fixed);
             let apart = plan_file::reader();
-            let means = ImportMeans { engine: engine_options, memory: &budget, clock: system_clock, apart: &apart };
-            import::import(&arguments.src, target, &options, means, &counters, &progress).await
+            let means = ImportMeans {
+                engine: engine_options,
+                memory: &budget,
+                clock: system_clock,
+                apart: &apart,
+                named: &named,
+                settings: &arguments.store,
+            };
+            import::import(&names, target, &options, means, &counters, &progress).await
         })
     });
     if imported.as_ref().map_or(true, |imported| failure(imported).is_some()) {
@@ -198,9 +215,6 @@ fn check_source(source: &Path, arguments: &ImportArgs) -> Result<()> {
     }
     if arguments.append_dim.is_some() && source.exists() && !matches!(found, Some(Kind::NetCdf | Kind::Hdf5)) {
         return Err(Error::invalid(format!("{shown} is neither a NetCDF nor an HDF5 file: only those are appended")));
-    }
-    if source.to_str().is_some_and(|text| text.contains("://")) {
-        return Err(Error::invalid(format!("{shown} is a URL: what is imported is a directory on this machine")));
     }
     match std::fs::metadata(source) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -77,7 +77,8 @@ pub(crate) fn run(arguments: &RewriteLocationsArgs) -> Result<()> {
             let is_below = relocation.to.rest_of(first).is_some();
             if is_below { relocation.to.clone() } else { first.clone() }
         });
-        let missing = MissingContainers::of(missing.into_iter().collect(), arguments.set_container)?;
+        let missing = missing.map(|prefix| (prefix.clone(), prefix)).into_iter().collect();
+        let missing = MissingContainers::of(missing, arguments.set_container, None).await?;
         let mut snapshot = None;
         if moved.chunks > 0 && !arguments.dry_run {
             missing.add(&repository, system_clock).await?;

@@ -140,7 +140,8 @@ fn what_is_to_be_imported_is_named_and_a_failure_leaves_nothing() {
         (at("nothing"), "no such file or directory"),
         (at("two"), "two: .zgroup: missing field"),
         (at("three"), "zarr.json"),
-        ("https://example.org/a".to_owned(), "is a URL"),
+        ("ftp://example.org/a".to_owned(), "only file, s3, gs, az, http, https and vcc can be read"),
+        (format!("file://{}", at("a.tif")), "is a TIFF file, neither"),
     ] {
         let said = told(&source, &new);
         assert!(said.contains(words), "{said}");

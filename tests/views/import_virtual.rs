@@ -32,10 +32,14 @@ pub(super) fn mount(repo: &Path, directory: &Path) -> Mount {
 
 /// Returns all keys and bytes, or the first error, read by the reference with the same permission.
 fn by_reference(repo: &Path, directory: &Path) -> Result<Files, String> {
+    reference_with(repo, format!("file://{}/", directory.display()), Credentials::LocalFileSystemAccess)
+}
+
+/// Returns what the reference reads with `credentials` for the virtual chunks below `prefix`.
+pub(super) fn reference_with(repo: &Path, prefix: String, credentials: Credentials) -> Result<Files, String> {
     block_on(async {
         let storage = icechunk::new_local_filesystem_storage(repo).await.unwrap();
-        let prefix = format!("file://{}/", directory.display());
-        let allowed = HashMap::from([(prefix, Some(Credentials::LocalFileSystemAccess))]);
+        let allowed = HashMap::from([(prefix, Some(credentials))]);
         let open = icechunk::Repository::open(storage).authorize_virtual_chunk_access(allowed);
         let store = lab::store_at(&open.execute().await.unwrap(), &lab::main_branch()).await;
         let mut keys = Files::new();

@@ -18,6 +18,7 @@ mod export;
 #[cfg(feature = "netcdf")]
 mod import_hdf5;
 mod import_netcdf;
+mod import_stores;
 mod import_virtual;
 mod import_zarr2;
 #[cfg(feature = "netcdf")]

@@ -1,12 +1,19 @@
 //! A process of its own for formats whose readers were not made for hostile files.
 //!
-//! The process has the file, and a pipe for the answer: no other descriptor, no environment, and
-//! once it has begun to read no right to open, to connect, or to start anything. Its memory and its
-//! time are bounded. What it answers is checked as if the file had said it.
+//! The process has the file, or a socket over which it asks for its ranges ([`crate::asked`]), and
+//! a pipe for the answer: no other descriptor, no environment, and once it has begun to read no
+//! right to open, to connect, or to start anything. Its memory and its time are bounded. What it
+//! answers is checked as if the file had said it.
 
+#[cfg(feature = "hdf5")]
+use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::os::fd::AsFd;
+#[cfg(feature = "hdf5")]
+use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -17,9 +24,12 @@ use icechunkfs_base::memory::{Meter, Metered};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
+use crate::asked;
 use crate::data::{ArrayData, ChunkPlace};
 use crate::plan::{MAX_CHUNKS, Plan};
-use crate::source::{LocalFile, Source};
+#[cfg(feature = "hdf5")]
+use crate::source::LocalFile;
+use crate::source::Source;
 
 /// Bytes of address space: the index of two million chunks takes half of it.
 const MEMORY: u64 = 1 << 30;
@@ -55,23 +65,50 @@ enum Answer {
 impl Reader {
     /// Returns the plan for `file`.
     ///
-    /// Errors: [`ErrorKind::Corrupt`] if the file is damaged, or if its reader fails.
-    pub fn plan(&self, file: &LocalFile) -> Result<Metered<Plan>> {
+    /// Errors: [`ErrorKind::Corrupt`] if the file is damaged, or if its reader fails; others as for
+    /// reading.
+    pub fn plan(&self, file: &(dyn Source + Sync)) -> Result<Metered<Plan>> {
         let mut command = Command::new(&self.program);
-        command.args(&self.words).env_clear().current_dir("/");
-        command.stdin(Stdio::from(file.descriptor()?)).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.args(&self.words).env_clear().current_dir("/").stdout(Stdio::piped()).stderr(Stdio::null());
+        let asking = match file.local() {
+            Some(local) => {
+                command.stdin(Stdio::from(local.descriptor()?));
+                None
+            }
+            None => {
+                let (own, theirs) = UnixStream::pair().map_err(|e| Error::io("a socket", e))?;
+                command.stdin(Stdio::from(OwnedFd::from(theirs)));
+                Some(own)
+            }
+        };
         let mut child = command.spawn().map_err(|e| Error::io(format!("starting {}", self.program.display()), e))?;
+        // The socket ends with the process, as nobody else has its other end.
+        drop(command);
         let pipe = child.stdout.take().ok_or_else(|| Error::invalid("a process without a pipe"));
-        let answer = pipe.and_then(|pipe| {
-            let until = Instant::now().checked_add(PATIENCE);
-            read_answer(&mut BufReader::new(Timed { pipe, until }))
+        let (answer, status, answered) = std::thread::scope(|scope| {
+            let answering = asking.map(|socket| scope.spawn(move || asked::answer(socket, file)));
+            let answer = pipe.and_then(|pipe| {
+                let until = Instant::now().checked_add(PATIENCE);
+                read_answer(&mut BufReader::new(Timed { pipe, until }))
+            });
+            let status = end(&mut child);
+            let failed = |_| Err(Error::invalid("reading the file ended early"));
+            (answer, status, answering.map_or(Ok(()), |thread| thread.join().unwrap_or_else(failed)))
         });
-        let status = end(&mut child)?;
+        // The answer of a process that was not answered says less.
+        answered?;
+        let status = status?;
         let plan = match answer {
             Ok(plan) => plan,
             // The answer ends where the process has.
             Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) && !status.success() => {
                 return Err(ended(status));
+            }
+            Err(error) if error.kind() == ErrorKind::Timeout => {
+                let limit = PATIENCE.as_secs() / 60;
+                let message =
+                    format!("its parts were not found within {limit} minutes: copy it to a disk of this machine");
+                return Err(Error::new(ErrorKind::Timeout, message));
             }
             Err(error) => return Err(error),
         };
@@ -180,15 +217,14 @@ fn write_answer(pipe: &mut impl Write, answer: &Answer) -> Result<()> {
     pipe.flush().map_err(failed)
 }
 
-/// Reads the file on standard input, and writes the answer to standard output: the other side of
-/// [`Reader::plan`]. The process cannot do anything else from then on.
+/// Reads the file on standard input, or asks for its ranges there, and writes the answer to
+/// standard output: the other side of [`Reader::plan`]. The process cannot do anything else from
+/// then on.
 ///
 /// Errors: if the limits cannot be set, or the answer not be written.
 pub fn serve() -> Result<()> {
-    let open =
-        || LocalFile::new(io::stdin().as_fd().try_clone_to_owned().map_err(|e| Error::io("the file", e))?.into());
-    let confined = open().and_then(|file| confine(&file).map(|()| file));
-    let answer = match confined.and_then(read) {
+    let input = io::stdin().as_fd().try_clone_to_owned().map_err(|e| Error::io("the file", e));
+    let answer = match input.and_then(|input| read(input.into())) {
         Ok(plan) => Answer::Plan(plan.into_inner()),
         Err(error) => Answer::Wrong(error.to_string()),
     };
@@ -196,24 +232,35 @@ pub fn serve() -> Result<()> {
 }
 
 #[cfg(not(feature = "hdf5"))]
-fn read(_: LocalFile) -> Result<Metered<Plan>> {
+fn read(_: File) -> Result<Metered<Plan>> {
     Err(Error::new(ErrorKind::Unsupported, "this icechunkfs was built without the feature `import`, and reads no HDF5"))
 }
 
-#[cfg(not(feature = "hdf5"))]
-fn confine(_: &LocalFile) -> Result<()> {
-    Ok(())
+#[cfg(feature = "hdf5")]
+fn read(input: File) -> Result<Metered<Plan>> {
+    use std::os::unix::fs::FileTypeExt;
+    let number = input.as_raw_fd().cast_unsigned();
+    let kind = input.metadata().map_err(|e| Error::io("the file", e))?.file_type();
+    if kind.is_socket() {
+        confine(number, &SOCKET_CALLS)?;
+        crate::hdf5::plan(asked::Asked::new(input)?)
+    } else {
+        let file = LocalFile::new(input)?;
+        confine(number, &FILE_CALLS)?;
+        crate::hdf5::plan(file)
+    }
 }
 
+/// System calls for the descriptor of a file, and of a socket.
 #[cfg(feature = "hdf5")]
-fn read(file: LocalFile) -> Result<Metered<Plan>> {
-    crate::hdf5::plan(file)
-}
+const FILE_CALLS: [libc::c_long; 2] = [libc::SYS_pread64, libc::SYS_statx];
+#[cfg(feature = "hdf5")]
+const SOCKET_CALLS: [libc::c_long; 2] = [libc::SYS_read, libc::SYS_write];
 
-/// Bounds what the process takes, and forbids it to do anything but compute, read `file` and write
-/// to standard output.
+/// Bounds what the process takes, and forbids it to do anything but compute, the system calls `own`
+/// with descriptor `input`, and write to standard output.
 #[cfg(feature = "hdf5")]
-fn confine(file: &LocalFile) -> Result<()> {
+fn confine(input: u32, own: &[libc::c_long]) -> Result<()> {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let bound = |resource, most| {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
@@ -228,14 +275,14 @@ fn confine(file: &LocalFile) -> Result<()> {
             format!("the system calls of the reader of a file cannot be bounded: {error}"),
         )
     };
-    let program = calls(file.number()).map_err(|error| forbidden(error.into()))?;
+    let program = calls(input, own).map_err(|error| forbidden(error.into()))?;
     seccompiler::apply_filter_all_threads(&program).map_err(forbidden)
 }
 
-/// Returns the filter of system calls: what an allocator and the library need, reading descriptor
-/// `file`, and writing to standard output.
+/// Returns the filter of system calls: what an allocator and the library need, `own` with
+/// descriptor `input`, and writing to standard output.
 #[cfg(feature = "hdf5")]
-fn calls(file: u32) -> std::result::Result<seccompiler::BpfProgram, seccompiler::BackendError> {
+fn calls(input: u32, own: &[libc::c_long]) -> std::result::Result<seccompiler::BpfProgram, seccompiler::BackendError> {
     use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
     const STANDARD_OUTPUT: u32 = 1;
     const ALLOWED: [libc::c_long; 18] = [
@@ -258,13 +305,15 @@ fn calls(file: u32) -> std::result::Result<seccompiler::BpfProgram, seccompiler:
         libc::SYS_sched_yield,
         libc::SYS_sigaltstack,
     ];
-    let of = |call, descriptor: u32| {
+    let with = |descriptor: u32| {
         let is_it = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, descriptor.into())?;
-        Ok((call, vec![SeccompRule::new(vec![is_it])?]))
+        SeccompRule::new(vec![is_it])
     };
-    let bound = [(libc::SYS_pread64, file), (libc::SYS_statx, file), (libc::SYS_write, STANDARD_OUTPUT)];
-    let bound: Vec<_> = bound.into_iter().map(|(call, descriptor)| of(call, descriptor)).collect::<Result<_, _>>()?;
-    let rules = ALLOWED.into_iter().map(|call| (call, Vec::new())).chain(bound).collect();
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.into_iter().map(|call| (call, Vec::new())).collect();
+    for call in own {
+        rules.insert(*call, vec![with(input)?]);
+    }
+    rules.entry(libc::SYS_write).or_default().push(with(STANDARD_OUTPUT)?);
     // A call that is not allowed fails; a C library tries some that it can do without.
     let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
     SeccompFilter::new(rules, refused, SeccompAction::Allow, std::env::consts::ARCH.try_into()?)?.try_into()
@@ -305,23 +354,27 @@ mod tests {
         out
     }
 
+    /// Tries what no reader may do, with a descriptor that may be read by `read`. Returns what
+    /// failed.
     #[cfg(feature = "hdf5")]
-    #[test]
-    fn a_reader_can_do_nothing_but_read_and_answer() {
+    fn tried<F: AsRawFd + Send + 'static>(
+        file: F,
+        own: &[libc::c_long],
+        read: impl FnOnce(F) + Send + 'static,
+    ) -> [bool; 8] {
         use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address: SocketAddr = listener.local_addr().unwrap();
-        let file = tempfile::tempfile().unwrap();
         let other = tempfile::tempfile().unwrap();
-        let file = LocalFile::new(file).unwrap();
-        let program = calls(file.number()).unwrap();
+        let program = calls(file.as_raw_fd().cast_unsigned(), own).unwrap();
         // The rules are those of one thread.
         let refused = std::thread::spawn(move || {
             seccompiler::apply_filter(&program).unwrap();
-            assert!(file.read(0, &mut []).is_ok());
+            read(file);
             [
                 (&other).write(b"x").is_err(),
-                std::fs::File::open("/etc/passwd").is_err(),
+                (&other).read(&mut [0]).is_err(),
+                File::open("/etc/passwd").is_err(),
                 std::fs::write("/tmp/icechunkfs-reader", "").is_err(),
                 std::fs::remove_file("/tmp/icechunkfs-reader").is_err(),
                 TcpStream::connect(address).is_err(),
@@ -329,8 +382,26 @@ mod tests {
                 Command::new("/bin/true").status().is_err(),
             ]
         });
-        assert_eq!(refused.join().unwrap(), [true; 7]);
-        assert!(std::fs::File::open("/etc/passwd").is_ok());
+        refused.join().unwrap()
+    }
+
+    #[cfg(feature = "hdf5")]
+    #[test]
+    fn a_reader_can_do_nothing_but_read_and_answer() {
+        let file = tempfile::tempfile().unwrap();
+        let read = |file: File| assert!(LocalFile::new(file).unwrap().read(0, &mut []).is_ok());
+        assert_eq!(tried(file, &FILE_CALLS, read), [true; 8]);
+        let (own, theirs) = UnixStream::pair().unwrap();
+        let ask = |socket: File| {
+            let mut read = [0; 3];
+            asked::Asked::new(socket).unwrap().read(1, &mut read).unwrap();
+            assert_eq!(read, [1, 2, 3]);
+        };
+        let file = crate::source::testing::Bytes((0..5).collect());
+        let answering = std::thread::spawn(move || asked::answer(own, &file));
+        assert_eq!(tried(File::from(OwnedFd::from(theirs)), &SOCKET_CALLS, ask), [true; 8]);
+        answering.join().unwrap().unwrap();
+        assert!(File::open("/etc/passwd").is_ok());
     }
 
     #[test]

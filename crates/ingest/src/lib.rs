@@ -23,6 +23,7 @@ pub mod series;
 pub mod source;
 pub mod zarr2;
 
+mod asked;
 mod attributes;
 mod chunking;
 mod codec;

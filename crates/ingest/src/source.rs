@@ -16,6 +16,11 @@ pub trait Source {
     /// Errors: [`ErrorKind::Stale`] if the file has changed since it was opened; others as for
     /// reading.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<()>;
+
+    /// Returns the file, if another process can be given a descriptor of it.
+    fn local(&self) -> Option<&LocalFile> {
+        None
+    }
 }
 
 /// Bytes in memory, in the place of a file.
@@ -81,13 +86,6 @@ impl LocalFile {
         if State::of(&metadata) == self.opened { Ok(metadata) } else { Err(changed()) }
     }
 
-    /// Returns the number of the descriptor.
-    #[cfg(feature = "hdf5")]
-    pub(crate) fn number(&self) -> u32 {
-        use std::os::fd::AsRawFd;
-        self.file.as_raw_fd().cast_unsigned()
-    }
-
     /// Returns another descriptor of the file.
     ///
     /// Errors: if the process has too many.
@@ -110,6 +108,10 @@ impl Source for LocalFile {
         // After the read: a change before it is seen, too.
         self.metadata()?;
         read.map_err(|e| Error::io(format!("{} bytes at {offset}", into.len()), e))
+    }
+
+    fn local(&self) -> Option<&LocalFile> {
+        Some(self)
     }
 }
 

@@ -122,8 +122,9 @@ impl ObjectStorage {
         settings: &Settings,
         name: Option<String>,
     ) -> Result<Self> {
-        let Connected { store, slash_prefixed, prefix, read_only, is_ordered, has_md5_tags, endpoint, transport } =
-            connected;
+        let Connected {
+            store, slash_prefixed, prefix, read_only, is_ordered, has_md5_tags, endpoint, transport, ..
+        } = connected;
         let bucket = name.map(|name| NamedBucket { name, store: Arc::clone(&store), prefix: prefix.clone() });
         let make = |store: Arc<dyn ObjectStore>, with_slash, bucket| -> Result<Self> {
             let store = if prefix.is_empty() { store } else { Arc::new(PrefixStore::new(store, path(&prefix)?)) };

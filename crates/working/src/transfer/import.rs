@@ -1,4 +1,4 @@
-//! Imports a directory of Zarr files, or a NetCDF or HDF5 file, as one commit.
+//! Imports a directory of Zarr files, or NetCDF or HDF5 files, as one commit.
 //!
 //! The files are laid over the branch's tip ([`super::scan`]). The change set is detected by the
 //! rules of a mount and committed by the same engine: completely or not at all, and rebased over
@@ -12,12 +12,15 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tokio::runtime::Handle;
 
+use super::containers::MissingContainers;
 use super::destination::is_marker;
-use super::planned::LeftOut;
+use super::planned::{LeftOut, Opener};
 use super::repositories::refuse_repository;
 use super::scan::Scanned;
 use super::series::{self, Appended, Appending};
+use super::sources::{ImportSource, SourceName};
 use super::virtual_refs::{VirtualPlaces, VirtualRules};
 use super::{Counters, MAX_LISTED, SkippedPath, known, planned, scan, version_2};
 use crate::operations::changes::{DetectedChanges, NewIds, Violation, nodes};
@@ -29,6 +32,7 @@ use icechunkfs_base::printable;
 use icechunkfs_base::size::counted;
 use icechunkfs_base::times::Clock;
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
+use icechunkfs_format::format::config::Container;
 use icechunkfs_format::format::ids::ObjectId;
 use icechunkfs_format::format::snapshot::Snapshot;
 use icechunkfs_ingest::apart::Reader as Apart;
@@ -44,7 +48,10 @@ use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use icechunkfs_repo::repo::{MAX_SNAPSHOT, Repository, create};
 use icechunkfs_store::recognize::{self, Kind};
 use icechunkfs_store::storage::Storage;
+use icechunkfs_store::storage::settings::Settings;
 use icechunkfs_store::storage::virtuals::VirtualChunks;
+use icechunkfs_store::storage::virtuals::address::Address;
+use icechunkfs_store::storage::virtuals::permissions::Permissions;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::NodeTable;
 
@@ -184,40 +191,45 @@ pub struct ImportMeans<'a> {
     pub clock: Clock,
     /// Reader of files whose formats are not read in this process.
     pub apart: &'a Apart,
+    /// Objects that are named, and the options of the user for their stores. The repository's own
+    /// virtual chunks are not among them: who names an object allows no reference to it.
+    pub named: &'a Permissions,
+    /// Settings of the user for all stores.
+    pub settings: &'a Settings,
 }
 
-/// Imports `sources`: one directory or file, or files that are appended one after another.
+/// Imports what `names` stand for: one directory or file, or files that are appended one after
+/// another.
 ///
 /// Nothing is committed if there are violations or conflicts: the result lists them.
 pub async fn import(
-    sources: &[PathBuf],
+    names: &[SourceName],
     target: ImportTarget,
     options: &ImportOptions,
     means: ImportMeans<'_>,
     counters: &Arc<Counters>,
     progress: &CommitProgress,
 ) -> Result<ImportResult> {
-    let names: Vec<&str> = options.path.split('/').filter(|name| !name.is_empty()).collect();
-    let options = &ImportOptions { path: names.join("/"), ..options.clone() };
-    let mut virtuals = None;
-    let (storage, snapshot) = match &target {
-        ImportTarget::Branch(repository, branch) => {
-            virtuals = Some(repository.virtuals().await);
-            repository.check_writable()?;
-            let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
-            let snapshot = repository.snapshot(tip, MAX_SNAPSHOT).await?;
-            (Arc::clone(repository.storage()), snapshot)
-        }
-        ImportTarget::Empty(storage) => (Arc::clone(storage), create::initial(means.clock)?),
-    };
-    let tree = tree(snapshot, &storage, virtuals.unwrap_or_default(), means.memory)?;
+    let path: Vec<&str> = options.path.split('/').filter(|name| !name.is_empty()).collect();
+    let options = &ImportOptions { path: path.join("/"), ..options.clone() };
+    let is_elsewhere = names.iter().any(|name| name.allowed().is_some());
+    let Began { tree, containers } =
+        Began::at(&target, &means, is_elsewhere || options.virtual_rules.is_some()).await?;
+    let named = Arc::new(VirtualChunks::new(means.named.clone(), containers.clone(), means.settings));
+    let sources = ImportSource::of(names, &named).await?;
     let reader = Arc::clone(tree.reader());
     let mut out = ImportResult { dry_run: options.dry_run, ..ImportResult::default() };
-    let places = match options.virtual_rules {
-        Some(how) => Some(virtual_places(sources, &target, how).await?),
-        None => None,
+    let (places, missing) = match options.virtual_rules {
+        Some(how) => {
+            let (places, missing) = virtual_places(&sources, containers, how, &named).await?;
+            let missing = MissingContainers::of(missing, how.set_container, Some(&*named)).await?;
+            (Some(Arc::new(places)), missing)
+        }
+        None => (None, MissingContainers::default()),
     };
-    let found = SourceMeans { target: &target, tree: &tree, places: places.as_ref(), apart: means.apart, counters };
+    let apart = means.apart.clone();
+    let opener = Opener { apart, places: places.clone(), virtuals: named, runtime: Handle::current() };
+    let found = SourceMeans { target: &target, tree: &tree, opener: &opener, counters };
     let LaidOut { scanned, left_out, host, skipped } = lay_out(sources, options, found).await?;
     out.list_of_files(left_out, skipped);
     let (mut detected, clashes) = detect_changes(&scanned, &tree, options).await?;
@@ -249,14 +261,14 @@ pub async fn import(
     // A new repository stays: others may have begun to use it.
     let place = repository.storage().location().to_owned();
     let stays = || format!("{place} was created and is still empty; the import into it failed");
-    if let Some(places) = places.filter(|_| out.chunks_virtual > 0) {
-        let added = places.missing.add(&repository, means.clock).await;
+    if out.chunks_virtual > 0 {
+        let added = missing.add(&repository, means.clock).await;
         if out.created_repository { added.context(stays) } else { added }?;
     }
     let changes = std::mem::take(&mut detected.changes);
     drop((scanned, tree, detected));
     let engine = Engine::new(Arc::clone(repository.storage()), reader, means.clock, means.engine);
-    let message = if options.message.is_empty() { default_message(sources) } else { options.message.clone() };
+    let message = if options.message.is_empty() { default_message(names) } else { options.message.clone() };
     let metadata = options.metadata.clone();
     let settlements = options.on_conflict.into();
     let request = Request { branch, message, metadata, settlements, host, ..Request::default() };
@@ -273,12 +285,10 @@ pub async fn import(
     Ok(out)
 }
 
-fn default_message(sources: &[PathBuf]) -> String {
-    match sources {
-        [source] => format!("Import of {}", source.display()),
-        [first, others @ ..] => {
-            format!("Import of {} and {}", first.display(), counted(others.len() as u64, "other file"))
-        }
+fn default_message(names: &[SourceName]) -> String {
+    match names {
+        [one] => format!("Import of {one}"),
+        [first, others @ ..] => format!("Import of {first} and {}", counted(others.len() as u64, "other file")),
         [] => "Import".to_owned(),
     }
 }
@@ -308,21 +318,57 @@ fn other_content(source: &Path) -> String {
     }
 }
 
-/// Returns the directories of `sources`, which virtual chunks will be in.
-async fn virtual_places(sources: &[PathBuf], target: &ImportTarget, how: VirtualRules) -> Result<Arc<VirtualPlaces>> {
-    let containers = match target {
-        ImportTarget::Branch(repository, _) => repository.config().await?.virtual_containers(),
-        ImportTarget::Empty(_) => Vec::new(),
-    };
+/// Repository as it is before the import.
+struct Began {
+    tree: Arc<Tree>,
+    /// Its containers of virtual chunks.
+    containers: Vec<Container>,
+}
+
+impl Began {
+    /// Reads what the branch has; the containers only if that `needs_containers`: a configuration
+    /// that cannot be read keeps nothing else from being imported.
+    async fn at(target: &ImportTarget, means: &ImportMeans<'_>, needs_containers: bool) -> Result<Self> {
+        match target {
+            ImportTarget::Branch(repository, branch) => {
+                repository.check_writable()?;
+                let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
+                let snapshot = repository.snapshot(tip, MAX_SNAPSHOT).await?;
+                let mut containers = Vec::new();
+                if needs_containers {
+                    containers = repository.config().await?.virtual_containers();
+                }
+                let tree = tree(snapshot, repository.storage(), repository.virtuals().await, means.memory)?;
+                Ok(Began { tree, containers })
+            }
+            ImportTarget::Empty(storage) => {
+                let snapshot = create::initial(means.clock)?;
+                let tree = tree(snapshot, storage, Arc::new(VirtualChunks::default()), means.memory)?;
+                Ok(Began { tree, containers: Vec::new() })
+            }
+        }
+    }
+}
+
+/// Returns the directories of `sources`, which virtual chunks will be in, and those in none of
+/// `containers`, each with one that is a source's.
+async fn virtual_places(
+    sources: &[ImportSource],
+    containers: Vec<Container>,
+    how: VirtualRules,
+    virtuals: &Arc<VirtualChunks>,
+) -> Result<(VirtualPlaces, Vec<(Address, Address)>)> {
     let files = sources.to_vec();
+    let virtuals = Arc::clone(virtuals);
     let find = move || {
-        let is_other = |file: &&PathBuf| !matches!(recognize::at(file), Some(Kind::NetCdf | Kind::Hdf5));
-        match files.iter().find(is_other) {
+        // What objects are, opening them tells.
+        let is_other = |path: &&Path| !matches!(recognize::at(path), Some(Kind::NetCdf | Kind::Hdf5));
+        match files.iter().filter_map(ImportSource::local).find(is_other) {
             Some(file) => Err(Error::invalid(format!(
                 "{} is neither a NetCDF nor an HDF5 file, and only chunks of those can be virtual: name files, such as DIRECTORY/*.nc",
                 file.display()
             ))),
-            None => VirtualPlaces::of(&files, &containers, how).map(Arc::new),
+            None => VirtualPlaces::of(&files, &containers, how.copy_below, &virtuals),
         }
     };
     blocking(find).await
@@ -338,12 +384,11 @@ struct LaidOut {
     skipped: Vec<String>,
 }
 
-async fn lay_out(sources: &[PathBuf], options: &ImportOptions, means: SourceMeans<'_>) -> Result<LaidOut> {
-    match (&options.appending, sources) {
-        (Some(how), files) => {
+async fn lay_out(sources: Vec<ImportSource>, options: &ImportOptions, means: SourceMeans<'_>) -> Result<LaidOut> {
+    match (&options.appending, sources.as_slice()) {
+        (Some(how), _) => {
             let Appended { scanned, host, left_out, skipped } =
-                series::lay_out(means.tree, &options.path, files.to_vec(), how, means.apart, means.places.cloned())
-                    .await?;
+                series::lay_out(means.tree, &options.path, sources, how, means.opener, options.jobs).await?;
             Ok(LaidOut { scanned, left_out, host: Some(host), skipped })
         }
         (None, [source]) => {
@@ -359,19 +404,25 @@ async fn lay_out(sources: &[PathBuf], options: &ImportOptions, means: SourceMean
 struct SourceMeans<'a> {
     target: &'a ImportTarget,
     tree: &'a Arc<Tree>,
-    /// Directories of files with virtual chunks; none if all are copied.
-    places: Option<&'a Arc<VirtualPlaces>>,
-    apart: &'a Apart,
+    opener: &'a Opener,
     counters: &'a Arc<Counters>,
 }
 
 /// Returns the files of `source`, a Zarr tree, or what a NetCDF or HDF5 file becomes, with what of
 /// it is left out.
-async fn scan_source(source: &Path, options: &ImportOptions, means: SourceMeans<'_>) -> Result<(Scanned, LeftOut)> {
-    let SourceMeans { target, tree, places, apart, counters } = means;
-    let path = source.to_owned();
-    let kind = blocking(move || Ok(recognize::at(&path))).await?;
-    if matches!(kind, Some(Kind::NetCdf | Kind::Hdf5)) {
+async fn scan_source(
+    source: &ImportSource,
+    options: &ImportOptions,
+    means: SourceMeans<'_>,
+) -> Result<(Scanned, LeftOut)> {
+    let SourceMeans { target, tree, opener, counters } = means;
+    let local = source.local().map(Path::to_owned);
+    let kind = match local.clone() {
+        Some(path) => blocking(move || Ok(recognize::at(&path))).await?,
+        None => None,
+    };
+    let directory = local.filter(|_| !matches!(kind, Some(Kind::NetCdf | Kind::Hdf5)));
+    let Some(source) = directory.as_deref() else {
         let place = planned::node_at(tree, &options.path);
         if !options.delete && place.is_some_and(|node| tree.table().array(node).is_some()) {
             return Err(Error::invalid(format!(
@@ -379,11 +430,10 @@ async fn scan_source(source: &Path, options: &ImportOptions, means: SourceMeans<
                 options.path
             )));
         }
-        let path = source.to_owned();
-        let apart = apart.clone();
-        let places = places.cloned();
-        return blocking(move || planned::plan(&path, &apart, places.as_ref())).await;
-    }
+        let file = source.clone();
+        let opener = opener.clone();
+        return blocking(move || opener.plan(&file)).await;
+    };
     let root = Arc::new(open(source, target)?);
     let count = Arc::clone(counters);
     let jobs = options.jobs;

@@ -15,6 +15,8 @@
 //! | [`prune`] | finds and removes what a destination has and the snapshot does not |
 //! | [`scan`] | presents a directory as a working tree in which every file is new |
 //! | [`version_2`] | does that with a tree of Zarr 2 |
+//! | [`sources`] | parses the names of what is imported |
+//! | [`opened`] | reads a file of this machine, or an object of a store |
 //! | [`planned`] | does that with the groups and arrays that a file of another format becomes |
 //! | [`virtual_refs`] | refers to chunks of such a file instead of copying them |
 //! | [`containers`] | finds and adds the containers that references need |
@@ -29,6 +31,7 @@ mod fetch;
 pub mod import;
 mod known;
 mod new_file;
+mod opened;
 mod planned;
 mod prune;
 mod put;
@@ -36,6 +39,7 @@ pub mod relocate;
 mod repositories;
 mod scan;
 pub mod series;
+pub mod sources;
 mod version_2;
 pub mod virtual_refs;
 mod walk;

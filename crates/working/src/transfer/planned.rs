@@ -1,18 +1,21 @@
 //! Presents a file of another format as a working tree: the groups and arrays that it becomes
 //! ([`icechunkfs_ingest`]), with chunks that are read from it when they are stored.
 
-use std::fs::File;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use rustix::fs::{Mode, OFlags};
+use futures_util::stream::{self, StreamExt};
+use tokio::runtime::Handle;
 
+use super::opened::OpenFile;
 use super::scan::{Scanned, ScannedFile};
+use super::sources::ImportSource;
 use super::virtual_refs::{VirtualPlaces, VirtualTarget};
 use super::{MAX_LISTED, SkippedPath};
-use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::blocking::blocking;
+use icechunkfs_base::error::{Context, Error, Result};
 use icechunkfs_base::memory::{Meter, Metered};
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::zarr::Coords;
@@ -20,8 +23,9 @@ use icechunkfs_format::zarr::chunk_key::KeyEncoding;
 use icechunkfs_ingest::apart::Reader;
 use icechunkfs_ingest::netcdf3;
 use icechunkfs_ingest::plan::{Array, Omissions, Plan};
-use icechunkfs_ingest::source::{LocalFile, Source as _};
+use icechunkfs_ingest::source::Source as _;
 use icechunkfs_repo::commit::changes::MadeChunk;
+use icechunkfs_store::storage::virtuals::VirtualChunks;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{MAX_NAME, NodeIndex, ZARR_JSON};
 
@@ -32,8 +36,8 @@ const CHUNK_COST: u64 = 1 << 10;
 /// File that is imported, and what becomes of it.
 #[derive(Debug)]
 pub(super) struct Original {
-    pub(super) file: LocalFile,
-    /// Path, for messages.
+    pub(super) file: OpenFile,
+    /// Path or URL, for messages.
     pub(super) shown: String,
     pub(super) plan: Metered<Plan>,
     /// File that has virtual chunks; none if all are copied.
@@ -49,7 +53,8 @@ impl Original {
     /// Reads the chunk at `coords` of the array at position `array`, of `length` bytes, if it has a
     /// checksum: no reader of a virtual chunk checks it.
     ///
-    /// Errors: [`ErrorKind::Corrupt`] if it is wrong; others as for reading.
+    /// Errors: [`icechunkfs_base::error::ErrorKind::Corrupt`] if it is wrong; others as for
+    /// reading.
     pub(super) fn check_chunk(&self, array: usize, coords: &[u32], length: u64) -> Result<()> {
         let Some(array) = self.plan.arrays.get(array).filter(|array| array.has_checksums()) else { return Ok(()) };
         array.read_stored(&self.file, coords, 0..length, &mut Vec::new()).context(|| self.shown.clone())
@@ -110,51 +115,97 @@ pub(super) fn append_range(
     Ok(())
 }
 
-/// Opens the file at `path` and plans what it becomes, with virtual chunks if it is in one of
-/// `places`; `apart` reads one that is not of a classic format of NetCDF.
-///
-/// Errors: [`ErrorKind::Corrupt`] if it is damaged; others as for reading.
-pub(super) fn open(path: &Path, apart: &Reader, places: Option<&Arc<VirtualPlaces>>) -> Result<Arc<Original>> {
-    let shown = path.display().to_string();
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::io(&shown, e.into()))?;
-    let file = File::from(opened);
-    if !file.metadata().map_err(|e| Error::io(&shown, e))?.is_file() {
-        return Err(Error::new(ErrorKind::InvalidInput, format!("{shown} is no file")));
-    }
-    let file = LocalFile::new(file).context(|| shown.clone())?;
-    let planned = if netcdf3::is_one(&file)? { netcdf3::plan(&file) } else { apart.plan(&file) };
-    let mut plan = planned.context(|| shown.clone())?;
-    let Plan { groups, arrays, omissions, .. } = &mut *plan;
-    let mut is_allowed = |path: &str| match path.split('/').find_map(refused_name) {
-        Some(why) => {
-            omissions.add(|| path.to_owned(), format!("left out: {why}"));
-            false
-        }
-        None => true,
-    };
-    groups.retain(|group| is_allowed(&group.path));
-    arrays.retain(|array| is_allowed(&array.name));
-    let target = places.map(|places| places.target(&file)).transpose().context(|| shown.clone())?;
-    if let Some(target) = &target {
-        plan.split_records(target.copy_below);
-        plan.check(file.length()).context(|| shown.clone())?;
-    }
-    Ok(Arc::new(Original { file, shown, plan, target }))
+/// Means by which files are opened and planned.
+#[derive(Clone, Debug)]
+pub(super) struct Opener {
+    /// Reader of files that are not of a classic format of NetCDF.
+    pub(super) apart: Reader,
+    /// Places of files with virtual chunks; none if all are copied.
+    pub(super) places: Option<Arc<VirtualPlaces>>,
+    /// Stores of the objects that are named.
+    pub(super) virtuals: Arc<VirtualChunks>,
+    pub(super) runtime: Handle,
 }
 
-/// Opens the file at `path` and plans what it becomes. Also returns what is not as in the file.
-///
-/// Errors: as for [`open`].
-pub(super) fn plan(path: &Path, apart: &Reader, places: Option<&Arc<VirtualPlaces>>) -> Result<(Scanned, LeftOut)> {
-    lay_out(&open(path, apart, places)?)
+impl Opener {
+    /// Opens `source` and plans what it becomes, on a thread that may block.
+    ///
+    /// Errors: [`icechunkfs_base::error::ErrorKind::Corrupt`] if it is damaged; others as for
+    /// reading.
+    pub(super) fn open(&self, source: &ImportSource) -> Result<Arc<Original>> {
+        let shown = source.to_string();
+        let file = match source {
+            ImportSource::Local(path) => OpenFile::local(path)?,
+            ImportSource::Object(address) => OpenFile::object(address, &self.virtuals, &self.runtime)?,
+        };
+        let planned = if netcdf3::is_one(&file)? { netcdf3::plan(&file) } else { self.apart.plan(&file) };
+        file.forget_head();
+        let mut plan = planned.context(|| shown.clone())?;
+        let Plan { groups, arrays, omissions, .. } = &mut *plan;
+        let mut is_allowed = |path: &str| match path.split('/').find_map(refused_name) {
+            Some(why) => {
+                omissions.add(|| path.to_owned(), format!("left out: {why}"));
+                false
+            }
+            None => true,
+        };
+        groups.retain(|group| is_allowed(&group.path));
+        arrays.retain(|array| is_allowed(&array.name));
+        let target = self.places.as_ref().map(|places| places.target(&file)).transpose().context(|| shown.clone())?;
+        if let Some(target) = &target {
+            plan.split_records(target.copy_below);
+            plan.check(file.length()).context(|| shown.clone())?;
+        }
+        Ok(Arc::new(Original { file, shown, plan, target }))
+    }
+
+    /// Opens `sources`, at most `jobs` at the same time. Each may have a process that reads it.
+    ///
+    /// Errors: as for [`Opener::open`].
+    pub(super) async fn open_all(&self, sources: &[ImportSource], jobs: usize) -> Result<Vec<Arc<Original>>> {
+        /// More would take gigabytes if all of them were hostile.
+        const MOST: usize = 4;
+        let has_failed = Arc::new(AtomicBool::new(false));
+        let open = |source: ImportSource| {
+            let opener = self.clone();
+            let has_failed = Arc::clone(&has_failed);
+            blocking(move || {
+                if has_failed.load(Ordering::Relaxed) {
+                    return Ok(None);
+                }
+                let opened = opener.open(&source);
+                has_failed.fetch_or(opened.is_err(), Ordering::Relaxed);
+                opened.map(Some)
+            })
+        };
+        let opened = each(sources, jobs.clamp(1, MOST), open).await?;
+        Ok(opened.into_iter().flatten().collect())
+    }
+
+    /// Opens `source` and plans what it becomes. Also returns what is not as in the file.
+    ///
+    /// Errors: as for [`Opener::open`].
+    pub(super) fn plan(&self, source: &ImportSource) -> Result<(Scanned, LeftOut)> {
+        lay_out(&self.open(source)?)
+    }
+}
+
+/// Returns what `work` returns for each of `items`, in their order; `at_once` of them at the same
+/// time. All have ended then, also after a failure: the runtime may end next.
+pub(super) async fn each<I: Clone, T, F: Future<Output = Result<T>>>(
+    items: &[I],
+    at_once: usize,
+    work: impl Fn(I) -> F,
+) -> Result<Vec<T>> {
+    let all: Vec<Result<T>> = stream::iter(items.iter().cloned().map(work)).buffered(at_once).collect().await;
+    all.into_iter().collect()
 }
 
 /// Lays the nodes and chunks of the plan out as files.
 fn lay_out(original: &Arc<Original>) -> Result<(Scanned, LeftOut)> {
     let plan = &original.plan;
     let left_out = LeftOut::of(&plan.omissions);
-    let mut scanned = Scanned::empty(Arc::new(original.file.descriptor()?));
+    let mut scanned = Scanned::empty();
     let mut meter = Meter::new("the chunks of an import");
     scanned.add(ZARR_JSON, ScannedFile::Document(plan.document()?.into()));
     // What the branch has beside the arrays of a group stays.
@@ -303,7 +354,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use icechunkfs_ingest::source::Source;
+    use icechunkfs_base::error::ErrorKind;
 
     #[test]
     fn chunks_are_counted_in_their_order() {
@@ -315,9 +366,9 @@ mod tests {
 
     #[test]
     fn a_file_that_changes_while_it_is_read_is_refused() {
-        let mut file = tempfile::tempfile().unwrap();
+        let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"before").unwrap();
-        let opened = LocalFile::new(file.try_clone().unwrap()).unwrap();
+        let opened = OpenFile::local(file.path()).unwrap();
         let mut read = [0; 3];
         opened.read(0, &mut read).unwrap();
         assert_eq!(&read, b"bef");

@@ -51,7 +51,8 @@ const BATCH: usize = 4096;
 /// The files of a directory.
 #[derive(Debug)]
 pub(super) struct Scanned {
-    root: Arc<OwnedFd>,
+    /// The directory; none if no file is one of the file system.
+    root: Option<Arc<OwnedFd>>,
     /// Files by number.
     files: Vec<ScannedFile>,
     /// All directories, the root first.
@@ -126,7 +127,10 @@ pub(super) fn scan(root: Arc<OwnedFd>, jobs: usize, counters: &Counters) -> Resu
     })?;
     let Queue { failed, files, directories, mut others, .. } = scan.queue.into_inner();
     others.sort();
-    failed.map_or(Ok(Scanned { root, files, directories, others, _memory: SharedReservation::default() }), Err)
+    failed.map_or(
+        Ok(Scanned { root: Some(root), files, directories, others, _memory: SharedReservation::default() }),
+        Err,
+    )
 }
 
 impl Queue {
@@ -233,11 +237,10 @@ pub(super) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 impl Scanned {
-    /// Creates a directory without files, to which some are added. Those of the file system are
-    /// below `root`.
-    pub(super) fn empty(root: Arc<OwnedFd>) -> Self {
+    /// Creates a directory without files, to which some are added: none of the file system.
+    pub(super) fn empty() -> Self {
         Scanned {
-            root,
+            root: None,
             files: Vec::new(),
             directories: vec![Directory::default()],
             others: Vec::new(),
@@ -306,7 +309,7 @@ impl Scanned {
 
     /// Returns the same directory without any file: some are laid out in it in another way.
     pub(super) fn emptied(&self) -> Self {
-        Scanned { others: self.others.clone(), ..Scanned::empty(Arc::clone(&self.root)) }
+        Scanned { root: self.root.clone(), others: self.others.clone(), ..Scanned::empty() }
     }
 
     /// Adds the file `number` of `from`, another scan of the same directory, at `path`.
@@ -318,7 +321,7 @@ impl Scanned {
 
     /// Reads the file `number`, of at most `limit` bytes.
     pub(super) fn read(&self, number: DataFileId, limit: u64) -> Result<Bytes> {
-        read_below(&self.root, self.path(number), limit)
+        read_below(self.root.as_deref(), self.path(number), limit)
     }
 
     /// Returns true if there is any `zarr.json`.
@@ -487,10 +490,12 @@ impl Contents for Scanned {
     fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>> {
         // A directory name that is not UTF-8 is itself a violation, so that chunks below it need no
         // file.
-        let Some(ScannedFile::File(path, length)) = self.file(data) else { return Ok(None) };
+        let Some((ScannedFile::File(path, length), root)) = self.file(data).zip(self.root.as_ref()) else {
+            return Ok(None);
+        };
         let length = *length;
         Ok(std::str::from_utf8(path).ok().map(|path| ChunkFile {
-            directory: Arc::clone(&self.root),
+            directory: Arc::clone(root),
             name: path.to_owned(),
             length,
             can_link: false,
@@ -510,15 +515,16 @@ impl Contents for Scanned {
             Source::Stored(Stored(ChunkPayload::Inline(document))) => return Ok(document.clone()),
             Source::Stored(_) | Source::Lower => return Ok(Bytes::new()),
         };
-        let root = Arc::clone(&self.root);
+        let root = self.root.clone();
         let path = self.path(number).to_vec();
-        blocking(move || read_below(&root, &path, limit)).await
+        blocking(move || read_below(root.as_deref(), &path, limit)).await
     }
 }
 
 /// Reads the file at `path` below `root`, of at most `limit` bytes.
-fn read_below(root: &OwnedFd, path: &[u8], limit: u64) -> Result<Bytes> {
+fn read_below(root: Option<&OwnedFd>, path: &[u8], limit: u64) -> Result<Bytes> {
     use std::io::Read;
+    let root = root.ok_or_else(|| Error::invalid("a file of no directory"))?;
     let failed = |e: std::io::Error| Error::io(printable::text(path), e);
     let file = open_beneath(root, path, OFlags::NONBLOCK).map_err(|e| failed(e.into()))?;
     let file = File::from(file);

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -15,9 +14,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
-use super::planned::{self, LeftOut, Original, Places, append_range, node_at};
+use super::planned::{self, LeftOut, Opener, Original, Places, append_range, each, node_at};
 use super::scan::{GROUP_IN_PLACE, Scanned, ScannedFile, is_group};
-use super::virtual_refs::VirtualPlaces;
+use super::sources::ImportSource;
 use super::{NAMED, first_lines};
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
@@ -29,7 +28,6 @@ use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot::{NodeData, Snapshot};
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_format::zarr::chunk_key::KeyEncoding;
-use icechunkfs_ingest::apart::Reader;
 use icechunkfs_ingest::coordinate::{self, Between, Coordinate, Order};
 use icechunkfs_ingest::plan::{Array, Plan};
 use icechunkfs_ingest::series::{self, Existing, Growing, Refusal, Series, Whole};
@@ -50,6 +48,9 @@ pub struct Appending {
     /// Leave out files whose values of the coordinate the archive has.
     pub skip_existing: bool,
 }
+
+/// Files that are read at the same time: each waits for its store.
+const READ_AT_ONCE: usize = 8;
 
 /// Files that are appended.
 #[derive(Debug)]
@@ -208,31 +209,31 @@ pub(super) struct Appended {
     pub(super) skipped: Vec<String>,
 }
 
-/// Lays `files` out behind what the group `path` of `tree` has.
+/// Lays `files` out behind what the group `path` of `tree` has. Of them, `jobs` are opened at the
+/// same time.
 ///
 /// Errors: [`ErrorKind::InvalidInput`] if a file does not fit, with the reasons; others as for
 /// reading.
 pub(super) async fn lay_out(
     tree: &Arc<Tree>,
     path: &str,
-    files: Vec<PathBuf>,
+    files: Vec<ImportSource>,
     how: &Appending,
-    apart: &Reader,
-    places: Option<Arc<VirtualPlaces>>,
+    opener: &Opener,
+    jobs: usize,
 ) -> Result<Appended> {
     raise_file_limit();
-    let apart = apart.clone();
-    let open =
-        move || files.iter().map(|file| planned::open(file, &apart, places.as_ref())).collect::<Result<Vec<_>>>();
-    let mut originals = blocking(open).await?;
-    let Some(first) = originals.first() else { return Err(Error::invalid("no file is to be appended")) };
+    if files.is_empty() {
+        return Err(Error::invalid("no file is to be appended"));
+    }
+    let mut originals = opener.open_all(&files, jobs).await?;
     if let Some(nested) = originals.iter().find(|original| !original.plan.groups.is_empty()) {
         return Err(Error::invalid(format!(
             "{}: it has groups, and only files without are appended: open each group with xarray, and append it in a mount",
             nested.shown
         )));
     }
-    let scanned = Scanned::empty(Arc::new(first.file.descriptor()?));
+    let scanned = Scanned::empty();
     let archive = Archive::at(tree, path)?;
     let existing = archive.arrays.as_deref();
     // In any order: what fits is known before the coordinate can be read.
@@ -349,9 +350,14 @@ impl<'a> Archive<'a> {
                 scanned.add_over(ZARR_JSON, ScannedFile::Document(first.plan.document()?.into()));
             }
             // They are compared with those of each file that comes, and so have to be readable.
-            for position in &series.fixed {
-                planned::add_array(&mut scanned, first, *position, false, &mut meter)?;
-            }
+            let original = Arc::clone(first);
+            let add = move || {
+                for position in &series.fixed {
+                    planned::add_array(&mut scanned, &original, *position, false, &mut meter)?;
+                }
+                Ok((scanned, meter))
+            };
+            (scanned, meter) = blocking(add).await?;
         }
         let plans = files.plans();
         for array in series.growing {
@@ -419,6 +425,7 @@ async fn chunk(
         let made = AppendedChunk { files: Arc::clone(files), array: Arc::clone(array), coords, earlier, length };
         return Ok(Some(Arc::new(blocking(move || made.measured()).await?)));
     };
+    // One that is copied as it is has its length in the plan.
     let of_file = original.plan.arrays.get(whole.array).ok_or_else(|| Error::invalid("an array of no file"))?;
     let length = of_file.stored_length(&original.file, &whole.coords)?;
     Ok(length.map(|length| planned::chunk_of(original, whole.array, whole.coords, length)))
@@ -444,16 +451,14 @@ fn series_of(archive: Option<&[Existing]>, files: &[Arc<Original>], dimension: &
 
 /// Returns the coordinate of each file; none if any has none.
 async fn coordinates_of(files: &[Arc<Original>], dimension: &str) -> Result<Option<Vec<Coordinate>>> {
-    let files = files.to_vec();
-    let dimension = dimension.to_owned();
-    blocking(move || {
-        let read = |original: &Arc<Original>| {
+    let read = |original: Arc<Original>| {
+        let dimension = dimension.to_owned();
+        blocking(move || {
             Coordinate::read(&original.plan, &dimension, &original.file).context(|| original.shown.clone())
-        };
-        let all: Vec<Option<Coordinate>> = files.iter().map(read).collect::<Result<_>>()?;
-        Ok(all.into_iter().collect())
-    })
-    .await
+        })
+    };
+    let all = each(files, READ_AT_ONCE, read).await?;
+    Ok(all.into_iter().collect())
 }
 
 fn without_coordinate(dimension: &str) -> Error {
@@ -542,17 +547,15 @@ fn check_order<'a>(order: &Order, how: &Appending, shown: impl Fn(usize) -> &'a 
 async fn check_fixed(files: &[Arc<Original>], fixed: &[usize], archive: &Archive<'_>) -> Result<()> {
     let Some((first, others)) = files.split_first() else { return Ok(()) };
     for array in fixed.iter().filter_map(|position| first.plan.arrays.get(*position)) {
-        let name = array.name.clone();
-        let reference = Arc::clone(first);
-        let compared = others.to_vec();
-        blocking(move || {
-            let own = named(&reference.plan, &name);
-            compared.iter().try_for_each(|other| match own.zip(named(&other.plan, &name)) {
+        let compare = |other: Arc<Original>| {
+            let name = array.name.clone();
+            let reference = Arc::clone(first);
+            blocking(move || match named(&reference.plan, &name).zip(named(&other.plan, &name)) {
                 Some((own, there)) if own.has_values_of(&reference.file, there, &other.file)? => Ok(()),
                 _ => Err(differs(&other.shown, &name, &reference.shown)),
             })
-        })
-        .await?;
+        };
+        each(others, READ_AT_ONCE, compare).await?;
         if let Some(node) = archive.node(&array.name) {
             check_stored(first, array, archive, node).await?;
         }

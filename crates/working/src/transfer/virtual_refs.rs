@@ -11,13 +11,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::containers::{self, MissingContainers};
+use super::containers;
+use super::opened::OpenFile;
+use super::sources::ImportSource;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_format::format::chunk_payload::{Checksum, ChunkPayload};
 use icechunkfs_format::format::config::Container;
-use icechunkfs_ingest::source::LocalFile;
 use icechunkfs_store::storage::virtuals::address::Address;
-use icechunkfs_store::storage::virtuals::target_of;
+use icechunkfs_store::storage::virtuals::{VirtualChunks, target_of};
 
 /// Rules for virtual chunks.
 #[derive(Clone, Copy, Debug)]
@@ -34,20 +35,25 @@ pub(super) struct VirtualPlaces {
     copy_below: u64,
     /// The common directory of the files, or all that have files.
     directories: Vec<Address>,
-    /// Containers that have to be added first.
-    pub(super) missing: MissingContainers,
 }
 
 impl VirtualPlaces {
-    /// Finds the directories of `files`, for a repository with these `containers`.
+    /// Finds the directories of `files`; those of objects are in stores that `virtuals` reaches.
+    /// Also returns those in none of `containers`, each with a file below it.
     ///
-    /// Errors: [`icechunkfs_base::error::ErrorKind::InvalidInput`] if they are in no container, and
-    /// none may be added; others if a file cannot be found.
-    pub(super) fn of(files: &[PathBuf], containers: &[Container], rules: VirtualRules) -> Result<Self> {
-        let all = files.iter().map(|file| directory_of(file)).collect::<Result<Vec<_>>>()?;
+    /// Errors: if a file cannot be found.
+    pub(super) fn of(
+        files: &[ImportSource],
+        containers: &[Container],
+        copy_below: u64,
+        virtuals: &VirtualChunks,
+    ) -> Result<(Self, Vec<(Address, Address)>)> {
+        let all = files.iter().map(directory_of).collect::<Result<Vec<_>>>()?;
         let without = all.iter().filter(|directory| !containers::is_in_any(directory, containers)).cloned().collect();
-        let missing = MissingContainers::of(common(without), rules.set_container)?;
-        Ok(VirtualPlaces { copy_below: rules.copy_below, directories: common(all), missing })
+        let options_of = |directory: &Address| virtuals.options_of(directory);
+        let missing = common(without, options_of);
+        let directories = common(all, options_of).into_iter().map(|(prefix, _)| prefix).collect();
+        Ok((VirtualPlaces { copy_below, directories }, missing))
     }
 
     /// Returns the prefixes that have to be allowed where the chunks are read.
@@ -59,16 +65,22 @@ impl VirtualPlaces {
     ///
     /// Errors: [`icechunkfs_base::error::ErrorKind::Stale`] if the file has changed since it was
     /// opened, or has no name or another one now.
-    pub(super) fn target(&self, file: &LocalFile) -> Result<VirtualTarget> {
-        let metadata = file.metadata()?;
-        let (address, checksum) = target_of(&file.descriptor()?, &metadata)?;
-        if let Checksum::LastModified(second) = checksum {
-            // Some file systems have times of one or two whole seconds.
-            let longer = if metadata.mtime_nsec() == 0 { 2 } else { 0 };
-            wait_until_after(u64::from(second) + longer)?;
-            // A write meanwhile has the same second.
-            file.metadata()?;
-        }
+    pub(super) fn target(&self, file: &OpenFile) -> Result<VirtualTarget> {
+        let (address, checksum) = match file {
+            OpenFile::Local(file) => {
+                let metadata = file.metadata()?;
+                let (address, checksum) = target_of(&file.descriptor()?, &metadata)?;
+                if let Checksum::LastModified(second) = checksum {
+                    // Some file systems have times of one or two whole seconds.
+                    let longer = if metadata.mtime_nsec() == 0 { 2 } else { 0 };
+                    wait_until_after(u64::from(second) + longer)?;
+                    // A write meanwhile has the same second.
+                    file.metadata()?;
+                }
+                (address, checksum)
+            }
+            OpenFile::Object(object) => (object.opened.address.clone(), object.opened.checksum.clone()),
+        };
         if !self.directories.iter().any(|directory| directory.rest_of(&address).is_some()) {
             return Err(Error::new(ErrorKind::Stale, "the file was moved while it was looked at: try again"));
         }
@@ -112,38 +124,56 @@ fn wait_until_after(second: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the real directory of `file`.
-fn directory_of(file: &Path) -> Result<Address> {
-    let real = std::fs::canonicalize(file).map_err(|e| Error::io(file.display(), e))?;
+/// Returns the real directory of `file`, or the prefix that an object is directly below.
+fn directory_of(file: &ImportSource) -> Result<Address> {
+    let path = match file {
+        ImportSource::Local(path) => path,
+        ImportSource::Object(address) => return Ok(address.parent()),
+    };
+    let real = std::fs::canonicalize(path).map_err(|e| Error::io(path.display(), e))?;
     let directory = real.parent().and_then(Path::to_str);
     let directory = directory.ok_or_else(|| Error::invalid("no reference can have this path, which is not UTF-8"));
-    directory.and_then(Address::directory).context(|| file.display())
+    directory.and_then(Address::directory).context(|| path.display())
 }
 
-/// Returns the directory that all of `directories` are below; these themselves if that is the root,
-/// or on another file system.
-fn common(mut directories: Vec<Address>) -> Vec<Address> {
+/// Returns for each file system, bucket and server the directory that all of `directories` there
+/// are below, each with one of them; these themselves if that is the root of this machine. Those of
+/// different options stay apart.
+fn common(mut directories: Vec<Address>, options_of: impl Fn(&Address) -> String) -> Vec<(Address, Address)> {
+    let root_of = |directory: &Address| (directory.root().to_string(), options_of(directory));
+    directories.sort_by_cached_key(|directory| (root_of(directory), directory.components().to_vec()));
     // Thousands of files are in a few directories.
-    directories.sort_by(|one, other| one.components().cmp(other.components()));
     directories.dedup();
+    let mut all = Vec::new();
+    for same_root in directories.chunk_by(|one, next| root_of(one) == root_of(next)) {
+        all.extend(common_of_root(same_root));
+    }
+    all
+}
+
+/// Returns the directory that all of `directories`, which have the same root, are below, with
+/// the first one; these themselves if that is the root of this machine, or if they are on several
+/// file systems.
+fn common_of_root(directories: &[Address]) -> Vec<(Address, Address)> {
     let above = |one: Address, other: &Address| {
         let same = std::iter::zip(one.components(), other.components()).take_while(|(one, other)| one == other);
         one.root().join(one.components().get(..same.count()).unwrap_or_default())
     };
-    let all =
-        directories.iter().skip(1).fold(directories.first().cloned(), |all, next| all.map(|all| above(all, next)));
-    let is_one = |all: &Address| {
-        let device = device_of(all);
-        directories.iter().all(|directory| device_of(directory) == device)
-    };
-    match all.filter(|all| !all.components().is_empty() && is_one(all)) {
-        Some(all) => vec![all],
-        None => directories,
+    let Some((first, others)) = directories.split_first() else { return Vec::new() };
+    let all = others.iter().fold(first.clone(), above);
+    let is_machine = all.is_file() && all.components().is_empty();
+    let device = device_of(&all);
+    if !is_machine && directories.iter().all(|directory| device_of(directory) == device) {
+        return vec![(all, first.clone())];
     }
+    directories.iter().map(|directory| (directory.clone(), directory.clone())).collect()
 }
 
-/// Returns the file system that the directory is on.
+/// Returns the file system that the directory is on; none if that is not one of this machine.
 fn device_of(directory: &Address) -> Option<u64> {
+    if !directory.is_file() {
+        return None;
+    }
     let path: PathBuf = std::iter::once("/").chain(directory.components().iter().map(String::as_str)).collect();
     std::fs::metadata(path).ok().map(|found| found.dev())
 }
@@ -152,11 +182,14 @@ fn device_of(directory: &Address) -> Option<u64> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use icechunkfs_store::storage::virtuals::permissions::prefix_or_path;
 
     fn directories(paths: &[&str]) -> Vec<String> {
-        common(paths.iter().map(|path| Address::directory(path).unwrap()).collect())
+        let options_of =
+            |directory: &Address| if directory.as_prefix().contains("own") { "own" } else { "" }.to_owned();
+        common(paths.iter().map(|path| prefix_or_path(path).unwrap()).collect(), options_of)
             .iter()
-            .map(Address::as_prefix)
+            .map(|(prefix, _)| prefix.as_prefix())
             .collect()
     }
 
@@ -167,6 +200,9 @@ mod tests {
         assert_eq!(directories(&["/b", "/a/x", "/b"]), ["file:///a/x/", "file:///b/"]);
         assert_eq!(directories(&["/a b"]), ["file:///a%20b/"]);
         assert!(directories(&[]).is_empty());
+        assert_eq!(directories(&["s3://b/x/y", "/a/b", "s3://b/z"]), ["file:///a/b/", "s3://b/"]);
+        assert_eq!(directories(&["s3://c/x", "gs://b/x/1", "gs://b/x/2"]), ["gs://b/x/", "s3://c/x/"]);
+        assert_eq!(directories(&["s3://c/x", "s3://c/own", "s3://c/y"]), ["s3://c/", "s3://c/own/"]);
     }
 
     #[test]

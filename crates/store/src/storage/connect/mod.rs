@@ -26,6 +26,7 @@ use object_store::{BackoffConfig, ClientOptions, HeaderMap, HeaderValue, ObjectS
 use url::Origin;
 
 use self::client::{Connector, Redirects};
+pub(super) use self::s3::S3Service;
 use self::s3::S3Stores;
 use super::location::StorePlace;
 use super::settings::Settings;
@@ -61,6 +62,8 @@ pub(super) struct Connected {
     pub(super) has_md5_tags: bool,
     /// Address that requests go to, where it is not the provider's only one.
     pub(super) endpoint: Option<String>,
+    /// Service that has the bucket, for one of Amazon's protocol.
+    pub(super) service: Option<S3Service>,
     pub(super) transport: Transport,
 }
 
@@ -184,18 +187,20 @@ async fn connect_over(place: &StorePlace, parameters: &StoreParameters) -> Resul
             is_ordered: true,
             has_md5_tags: false,
             endpoint,
+            service: None,
             transport,
         }
     };
     match place {
         StorePlace::S3(bucket) => {
-            let S3Stores { store, slash_prefixed, endpoint } = s3::connect(bucket, parameters).await?;
+            let S3Stores { store, slash_prefixed, endpoint, service } = s3::connect(bucket, parameters).await?;
             let is_ordered = !bucket.name.ends_with(DIRECTORY_BUCKET);
             Ok(Connected {
                 slash_prefixed: Some(slash_prefixed),
                 is_ordered,
                 has_md5_tags: true,
                 endpoint: Some(endpoint),
+                service: Some(service),
                 ..below(store, &bucket.prefix)
             })
         }

@@ -42,6 +42,17 @@ pub(super) struct S3Stores {
     pub(super) slash_prefixed: Arc<dyn ObjectStore>,
     /// Address that requests go to.
     pub(super) endpoint: String,
+    pub(super) service: S3Service,
+}
+
+/// Service that has a bucket, as another program has to be told of it.
+#[derive(Clone, Debug)]
+pub(in super::super) struct S3Service {
+    pub(in super::super) region: String,
+    /// Address; none for Amazon's own.
+    pub(in super::super) endpoint: Option<Endpoint>,
+    /// True if the bucket is a part of the path, and not of the host's name.
+    pub(in super::super) by_path: bool,
 }
 
 /// Connects to the bucket, and to the bucket by keys that begin with a slash.
@@ -85,6 +96,7 @@ pub(super) async fn connect(bucket: &Bucket, parameters: &StoreParameters) -> Re
         }
         (None, None) => region_of(bucket, parameters).await?,
     };
+    let other = endpoint.clone();
     let endpoint = match endpoint {
         Some(endpoint) => endpoint,
         None => Endpoint::with_domain(&format!("{ANYWHERE}.{region}"), AMAZON)?,
@@ -110,6 +122,7 @@ pub(super) async fn connect(bucket: &Bucket, parameters: &StoreParameters) -> Re
         store: Arc::new(plain.build().map_err(|e| build_error("s3", e))?),
         slash_prefixed: Arc::new(slash_prefixed),
         endpoint: home.to_string(),
+        service: S3Service { region: region.to_string(), by_path: other.is_some() && !by_host, endpoint: other },
     })
 }
 

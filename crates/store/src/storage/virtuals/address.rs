@@ -226,7 +226,8 @@ impl Address {
         self.scheme == Scheme::File
     }
 
-    pub(super) fn is_web(&self) -> bool {
+    /// Returns true if the address is on a web server.
+    pub fn is_web(&self) -> bool {
         matches!(self.scheme, Scheme::Http | Scheme::Https)
     }
 

@@ -13,6 +13,17 @@ pub(super) struct ObjectState {
 }
 
 impl ObjectState {
+    /// Returns the checksum of a reference to the object in this state; none if nothing tells
+    /// states apart. A weak entity tag does not: objects with other bytes may have it.
+    pub(super) fn proof(&self) -> Option<Checksum> {
+        match &self.e_tag {
+            Some(tag) if !tag.trim().starts_with("W/") && !strip_tag(tag).is_empty() => {
+                Some(Checksum::Etag(tag.trim().to_owned()))
+            }
+            _ => self.last_modified.and_then(|time| u32::try_from(time).ok()).map(Checksum::LastModified),
+        }
+    }
+
     /// Fails with [`icechunkfs_base::error::ErrorKind::Corrupt`] if `checksum` is for another
     /// state, or if the state is unknown.
     pub(super) fn check(&self, checksum: &Checksum) -> Result<()> {
@@ -77,5 +88,14 @@ mod tests {
             state.check(&checksum).unwrap();
         }
         assert!(state.check(&Checksum::Etag(String::new())).is_err());
+    }
+
+    #[test]
+    fn only_what_tells_states_apart_is_a_proof() {
+        let proof = |e_tag: &str, last_modified| ObjectState { e_tag: Some(e_tag.into()), last_modified }.proof();
+        assert_eq!(proof("\"abc\"", Some(100)), Some(Checksum::Etag("\"abc\"".into())));
+        assert_eq!(proof("W/\"abc\"", Some(100)), Some(Checksum::LastModified(100)));
+        assert_eq!(proof("\"\"", Some(100)), Some(Checksum::LastModified(100)));
+        assert_eq!([proof("W/\"abc\"", None), proof("", Some(-1))], [None, None]);
     }
 }

@@ -6,12 +6,15 @@
 //! own configuration describes at most how a store is reached, and gets no credentials of this
 //! machine for it. [`files`] stays within directories, [`web`] follows no redirect out of the
 //! allowed prefixes, and [`remote`] reads from buckets. Each read proves by [`checksum`] that the
-//! object is the one that the reference was made to, if the reference has a checksum.
+//! object is the one that the reference was made to, if the reference has a checksum. [`named`]
+//! opens objects that the user names, so that references to them can be made.
 
 pub mod address;
 mod checksum;
 mod files;
+pub mod named;
 pub mod permissions;
+mod range;
 mod reach;
 mod remote;
 mod web;
@@ -34,9 +37,10 @@ use tracing::warn;
 
 use self::address::{Address, Scheme, quoted};
 use self::permissions::{Permissions, ReadTarget};
+use self::range::{Part, RangeRequest};
 use self::reach::StoreSettings;
 use self::remote::Remote;
-use self::web::{RangeRequest, Web, WebResponse};
+use self::web::{Web, WebResponse};
 use super::DEADLINE;
 use super::connect;
 use super::deadline::run_blocking;
@@ -244,7 +248,8 @@ impl VirtualChunks {
             Target::File(root, rest) => self.read_file(object, Arc::clone(root), rest.clone(), offset, length).await,
             Target::Distant(address, container) => {
                 let checksum = object.checksum.as_ref();
-                self.read_remote(&RangeRequest { address, query: None, offset, length, checksum }, *container).await
+                let wanted = RangeRequest { address, query: None, offset, length, checksum, may_be_shorter: false };
+                self.read_remote(&wanted, *container).await.map(|part| part.bytes)
             }
         };
         read.map_err(|error| match error.kind() {
@@ -272,8 +277,8 @@ impl VirtualChunks {
         run_blocking(&object.location, DEADLINE, read).await
     }
 
-    async fn read_remote(&self, wanted: &RangeRequest<'_>, container: Option<usize>) -> Result<Bytes> {
-        let RangeRequest { address, offset, length, checksum, .. } = *wanted;
+    async fn read_remote(&self, wanted: &RangeRequest<'_>, container: Option<usize>) -> Result<Part> {
+        let address = wanted.address;
         if self.common.offline {
             let message =
                 format!("{address}: not in the cache, and --offline forbids asking the store: mount without it");
@@ -285,15 +290,11 @@ impl VirtualChunks {
         let connection = self.connection(address, container).await?;
         let connection = connection.get();
         let Some(Connection::Bucket(bucket, advice)) = connection else { return Err(no_store(address)) };
-        let read = bucket.read(address, offset, length, checksum).await;
-        read.map_err(|error| match error.kind() {
-            ErrorKind::PermissionDenied | ErrorKind::InvalidInput => settings_wanted(address, advice.as_deref(), error),
-            _ => error,
-        })
+        bucket.read(wanted).await.map_err(|error| advised(address, advice.as_deref(), error))
     }
 
     /// Reads from a web server, and follows redirects to allowed locations.
-    async fn read_web(&self, wanted: &RangeRequest<'_>) -> Result<Bytes> {
+    async fn read_web(&self, wanted: &RangeRequest<'_>) -> Result<Part> {
         let mut address = wanted.address.clone();
         let mut query = None::<String>;
         for _ in 0..=MAX_REDIRECTS {
@@ -305,7 +306,7 @@ impl VirtualChunks {
                 _ => error,
             })?;
             let url = match given {
-                WebResponse::Bytes(bytes) => return Ok(bytes),
+                WebResponse::Part(part) => return Ok(part),
                 WebResponse::Redirect(url) => url,
             };
             let next = Address::object(&url)
@@ -327,7 +328,7 @@ impl VirtualChunks {
     }
 
     async fn connection(&self, address: &Address, container: Option<usize>) -> Result<Arc<OnceCell<Connection>>> {
-        let options = self.permissions.options_of(address).join(" ");
+        let options = self.options_of(address);
         let scheme = address.scheme();
         let key = format!("{scheme:?} {} {container:?} {options}", address.authority());
         let cell = {
@@ -371,6 +372,14 @@ fn map_from(prefix: &Address) -> String {
 
 fn no_store(address: &Address) -> Error {
     Error::new(ErrorKind::Unsupported, format!("{address}: there is no store of this kind"))
+}
+
+/// Returns `error` of a bucket; one that other settings may mend with the advice for the user.
+fn advised(address: &Address, advice: Option<&str>, error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::InvalidInput => settings_wanted(address, advice, error),
+        _ => error,
+    }
 }
 
 /// Returns the error of a store that needs other settings.

@@ -65,6 +65,15 @@ impl Permissions {
         Ok(Permissions { allowed: allowed.collect::<Result<_>>()?, maps: maps.collect::<Result<_>>()?, options })
     }
 
+    /// Allows also what lies at `address` or below, which the user has named; not on this machine.
+    #[must_use]
+    pub fn allowing(mut self, address: &Address) -> Self {
+        if !address.is_file() {
+            self.allowed.push(ReadablePrefix { prefix: address.clone(), root: None });
+        }
+        self
+    }
+
     /// Returns the place from which `address` is read, if it may be read. The longest prefix
     /// decides.
     pub(super) fn find(&self, address: &Address) -> Option<ReadTarget> {

@@ -5,15 +5,17 @@
 //! are names by the provider's rule; but a store at an address or in an account that only the
 //! repository names gets no credentials of this machine.
 
-use super::VirtualChunks;
 use super::address::{Address, Scheme, quoted};
-use crate::storage::connect;
+use super::remote::Remote;
+use super::{Connection, VirtualChunks, no_store};
+use crate::storage::connect::{self, S3Service};
 use crate::storage::settings::Settings;
 use icechunkfs_base::endpoint::Endpoint;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::shell;
 use icechunkfs_base::store_names::Account;
 use icechunkfs_format::format::config::ContainerStore;
+use serde_json::{Value, json};
 
 /// Endpoint of Tigris.
 const TIGRIS: &str = "https://t3.storage.dev";
@@ -71,6 +73,53 @@ impl VirtualChunks {
             }
         }
         Ok(reached)
+    }
+}
+
+impl VirtualChunks {
+    /// Returns the store of a container for objects directly below `address`: what another program
+    /// needs to reach it, without anything that is secret. No object is read.
+    ///
+    /// Errors: as for connecting to it.
+    pub async fn container_store(&self, address: &Address) -> Result<Value> {
+        let container = self.container_of(address);
+        let settings = self.settings(address, container)?.settings;
+        let connection = self.connection(address, container).await?;
+        Ok(match (address.scheme(), connection.get()) {
+            (Scheme::S3 | Scheme::Tigris, Some(Connection::Bucket(Remote { service: Some(service), .. }, _))) => {
+                let S3Service { region, endpoint, by_path } = service;
+                let kind = match (address.scheme(), endpoint) {
+                    (Scheme::Tigris, _) => "tigris",
+                    (_, Some(_)) => "s3_compatible",
+                    _ => "s3",
+                };
+                json!({kind: {
+                    "region": region,
+                    "endpoint_url": endpoint.as_ref().map(Endpoint::as_str),
+                    "anonymous": settings.anonymous,
+                    "allow_http": endpoint.as_ref().is_some_and(Endpoint::is_plain),
+                    "force_path_style": by_path,
+                    "requester_pays": settings.requester_pays,
+                }})
+            }
+            (Scheme::Gs, _) => json!({"gcs": {}}),
+            (Scheme::Az, _) => {
+                let of_location = address.authority().split_once('@').map(|(_, account)| account.to_owned());
+                let of_settings = settings.account.or_else(connect::account_of_environment);
+                match of_location.or(of_settings.map(|account| account.to_string())) {
+                    Some(account) => json!({"azure": {"account": account}}),
+                    None => json!({"azure": {}}),
+                }
+            }
+            (Scheme::Http, _) => json!({"http": {"allow_http": "true"}}),
+            (Scheme::Https, _) => json!({"http": {}}),
+            _ => return Err(no_store(address)),
+        })
+    }
+
+    /// Returns a text that is the same for places that are reached by the same options of the user.
+    pub fn options_of(&self, address: &Address) -> String {
+        self.permissions.options_of(address).join(" ")
     }
 }
 

@@ -5,7 +5,6 @@
 //! before the range, up to a limit. It follows no redirect by itself: the caller decides, since it
 //! knows the permissions.
 
-use bytes::Bytes;
 use http::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED, LOCATION, RANGE,
 };
@@ -15,13 +14,13 @@ use object_store::client::{HttpClient, HttpError, HttpErrorKind, HttpRequest, Ht
 
 use super::super::connect;
 use super::super::deadline::{Deadline, UNBOUNDED};
-use super::super::object::{check_length, take_range, too_short};
+use super::super::object::{take_range, too_short};
 use super::super::settings::Settings;
 use super::super::transport::Transport;
-use super::address::{Address, quoted};
+use super::address::quoted;
 use super::checksum::ObjectState;
+use super::range::{Part, RangeRequest};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
-use icechunkfs_format::format::chunk_payload::Checksum;
 
 /// Maximum number of bytes before a range that are read from a server that sends only whole
 /// objects. They are sent again for each chunk.
@@ -37,18 +36,9 @@ pub(super) struct Web {
     deadline: Deadline,
 }
 
-pub(super) struct RangeRequest<'a> {
-    pub(super) address: &'a Address,
-    /// Query that a redirect added.
-    pub(super) query: Option<&'a str>,
-    pub(super) offset: u64,
-    pub(super) length: u64,
-    pub(super) checksum: Option<&'a Checksum>,
-}
-
 pub(super) enum WebResponse {
-    /// All requested bytes.
-    Bytes(Bytes),
+    /// The requested bytes.
+    Part(Part),
     /// Absolute URL of another place, from a redirect.
     Redirect(String),
 }
@@ -125,12 +115,15 @@ impl Web {
             let message = format!("{shown}: the server gives it encoded as {}, though not asked to", quoted(encoding));
             return Err(Error::new(ErrorKind::Unsupported, message).into());
         }
+        let state = state_of(&response);
         if let Some(checksum) = wanted.checksum {
-            state_of(&response).check(checksum)?;
+            state.check(checksum)?;
         }
+        let whole = whole_length(&response);
+        let is_alone = status == StatusCode::PARTIAL_CONTENT;
         let body = response.into_body().bytes_stream();
         let bytes = take_range(body, before, wanted.length).await.map_err(|error| transport_error(shown, error))?;
-        Ok(WebResponse::Bytes(check_length(bytes, shown, wanted.offset, wanted.length)?))
+        Ok(WebResponse::Part(Part { bytes, state, whole, is_alone }.checked(wanted)?))
     }
 }
 
@@ -142,6 +135,15 @@ fn state_of(response: &HttpResponse) -> ObjectState {
     let parser = jiff::fmt::rfc2822::DateTimeParser::new();
     let time = header(response, &LAST_MODIFIED).and_then(|text| parser.parse_timestamp(text).ok());
     ObjectState { e_tag: header(response, &ETAG).map(str::to_owned), last_modified: time.map(|time| time.as_second()) }
+}
+
+/// Returns the length of the whole object, if the server tells it.
+fn whole_length(response: &HttpResponse) -> Option<u64> {
+    let length = match response.status() {
+        StatusCode::PARTIAL_CONTENT => header(response, &CONTENT_RANGE)?.rsplit_once('/')?.1,
+        _ => header(response, &CONTENT_LENGTH)?,
+    };
+    length.trim().parse().ok()
 }
 
 /// Checks that the received part begins at the requested offset.
@@ -160,7 +162,7 @@ fn check_range(response: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) 
 /// Checks that a whole object has the wanted part, and not too far from its beginning.
 fn check_whole(response: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) -> Result<()> {
     let size = header(response, &CONTENT_LENGTH).and_then(|text| text.parse::<u64>().ok());
-    if let Some(size) = size
+    if let Some(size) = size.filter(|_| !wanted.may_be_shorter)
         && size < wanted.offset.saturating_add(wanted.length)
     {
         let available = size.saturating_sub(wanted.offset).min(wanted.length);

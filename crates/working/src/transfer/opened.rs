@@ -1,0 +1,152 @@
+//! Files that are imported, open: of this machine, or objects of a store or a web server.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use tokio::runtime::Handle;
+
+use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_format::format::chunk_payload::Checksum;
+use icechunkfs_ingest::source::{LocalFile, Source};
+use icechunkfs_store::storage::virtuals::VirtualChunks;
+use icechunkfs_store::storage::virtuals::address::Address;
+use icechunkfs_store::storage::virtuals::named::NamedObject;
+
+/// First bytes of an object that are read when it is opened, and kept until its plan is made: all
+/// of small files, whose plans need no other request.
+const HEAD: u64 = 256 << 10;
+/// Longest time for which the end of a second is waited for: what clocks of servers may differ by.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// File that is imported, as it was when it was opened: each read of another state fails.
+#[derive(Debug)]
+pub(super) enum OpenFile {
+    Local(LocalFile),
+    Object(Box<ObjectFile>),
+}
+
+impl OpenFile {
+    /// Opens the file of this machine at `path`.
+    ///
+    /// Errors: [`ErrorKind::InvalidInput`] if it is none; others as for opening.
+    pub(super) fn local(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::io(&shown, e.into()))?;
+        let file = File::from(opened);
+        if !file.metadata().map_err(|e| Error::io(&shown, e))?.is_file() {
+            return Err(Error::new(ErrorKind::InvalidInput, format!("{shown} is no file")));
+        }
+        LocalFile::new(file).map(OpenFile::Local).context(|| shown)
+    }
+
+    /// Opens the object at `address`, on a thread that may block.
+    ///
+    /// Errors: as for [`VirtualChunks::open`].
+    pub(super) fn object(address: &Address, virtuals: &Arc<VirtualChunks>, runtime: &Handle) -> Result<Self> {
+        let mut opened = runtime.block_on(open_settled(address, virtuals)).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                let next = "a NetCDF or HDF5 file is named as a whole; copy a directory or a tree of Zarr to this machine first";
+                Error::new(ErrorKind::NotFound, format!("{error}: {next}"))
+            }
+            _ => error,
+        })?;
+        let head = Mutex::new(std::mem::take(&mut opened.head));
+        let virtuals = Arc::clone(virtuals);
+        Ok(OpenFile::Object(Box::new(ObjectFile { opened, head, virtuals, runtime: runtime.clone() })))
+    }
+
+    /// Forgets what is kept for making the plan.
+    pub(super) fn forget_head(&self) {
+        if let OpenFile::Object(object) = self {
+            drop(std::mem::take(&mut *object.head.lock()));
+        }
+    }
+}
+
+impl Source for OpenFile {
+    fn length(&self) -> u64 {
+        match self {
+            OpenFile::Local(file) => file.length(),
+            OpenFile::Object(object) => object.opened.length,
+        }
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        match self {
+            OpenFile::Local(file) => file.read(offset, into),
+            OpenFile::Object(object) => object.read(offset, into),
+        }
+    }
+
+    fn local(&self) -> Option<&LocalFile> {
+        match self {
+            OpenFile::Local(file) => Some(file),
+            OpenFile::Object(_) => None,
+        }
+    }
+}
+
+/// Opens the object at `address`, once a change of it would have another time: servers tell whole
+/// seconds, and many make their entity tags of those.
+async fn open_settled(address: &Address, virtuals: &VirtualChunks) -> Result<NamedObject> {
+    loop {
+        let opened = virtuals.open(address, HEAD).await?;
+        let is_by_time = address.is_web() || matches!(opened.checksum, Checksum::LastModified(_));
+        let modified = opened.modified.and_then(|second| u64::try_from(second).ok()).filter(|_| is_by_time);
+        let rest = modified.map(rest_of_second).unwrap_or_default();
+        if rest.is_zero() {
+            return Ok(opened);
+        }
+        if rest > LONGEST {
+            return match opened.checksum {
+                Checksum::Etag(_) => Ok(opened),
+                Checksum::LastModified(_) => Err(Error::invalid(format!(
+                    "{address}: its time lies in the future, so that no later change could be noticed: download it first"
+                ))),
+            };
+        }
+        tokio::time::sleep(rest).await;
+    }
+}
+
+/// Returns the time until a change would have a later time than `second`, in seconds since
+/// 1970-01-01 UTC, by a clock that may go a second before ours.
+fn rest_of_second(second: u64) -> Duration {
+    let end = SystemTime::UNIX_EPOCH + Duration::from_secs(second.saturating_add(2).min(u32::MAX.into()));
+    end.duration_since(SystemTime::now()).unwrap_or_default()
+}
+
+/// Object of a store or a web server.
+#[derive(Debug)]
+pub(super) struct ObjectFile {
+    pub(super) opened: NamedObject,
+    /// First bytes, until the plan is made.
+    head: Mutex<Bytes>,
+    virtuals: Arc<VirtualChunks>,
+    runtime: Handle,
+}
+
+impl ObjectFile {
+    /// Fills `into` with the bytes from `offset` on. The thread may block.
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let length = into.len() as u64;
+        if length == 0 {
+            return Ok(());
+        }
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        if let Some(found) = self.head.lock().get(start..start.saturating_add(into.len())) {
+            into.copy_from_slice(found);
+            return Ok(());
+        }
+        let bytes = self.runtime.block_on(self.virtuals.read_named(&self.opened, offset, length))?;
+        let found = bytes.get(..into.len()).filter(|found| found.len() == bytes.len());
+        into.copy_from_slice(found.ok_or_else(|| Error::corrupt("another number of bytes came"))?);
+        Ok(())
+    }
+}
