@@ -5,9 +5,12 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use icechunk::config::{Credentials, S3Credentials, S3StaticCredentials};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimePrinter;
 use serde_json::Value;
 
 use super::import_virtual::{ALL, reference_with};
@@ -239,6 +242,12 @@ fn files_are_imported_from_every_kind_of_bucket() {
     }
 }
 
+/// Returns the time of the first call.
+fn started() -> Timestamp {
+    static STARTED: OnceLock<Timestamp> = OnceLock::new();
+    *STARTED.get_or_init(Timestamp::now)
+}
+
 /// Answers a request for a part of the object `bytes`, by the name of what is wrong.
 fn lie(mut connection: TcpStream, bytes: &[u8], seen: &AtomicUsize) -> std::io::Result<()> {
     let Some((head, _)) = read_head(&mut connection)? else { return Ok(()) };
@@ -262,6 +271,10 @@ fn lie(mut connection: TcpStream, bytes: &[u8], seen: &AtomicUsize) -> std::io::
         "changing.h5" => ("206 Partial Content", format!("{part}ETag: \"{number}\"\r\n"), &bytes[begin..end]),
         "older.h5" => {
             let time = if begin > 0 { "Fri, 12 Jul 2024 15:09:59 GMT" } else { "Sat, 13 Jul 2024 15:09:59 GMT" };
+            ("206 Partial Content", format!("{part}Last-Modified: {time}\r\n"), &bytes[begin..end])
+        }
+        "fresh.h5" => {
+            let time = DateTimePrinter::new().timestamp_to_rfc9110_string(&started()).unwrap();
             ("206 Partial Content", format!("{part}Last-Modified: {time}\r\n"), &bytes[begin..end])
         }
         "cut.h5" if begin > 0 => ("206 Partial Content", format!("{part}{tag}"), &bytes[begin..begin + 1]),
@@ -313,4 +326,7 @@ fn a_server_that_lies_gets_nothing_committed() {
         }
     }
     assert_eq!(import("honest.h5", &["--json"]).json()["chunks_written"], 32);
+    // A change in the second of its time would have the same time.
+    assert_eq!(import("fresh.h5", &["--json", "--path", "fresh"]).json()["chunks_written"], 32);
+    assert!(Timestamp::now().as_second() > started().as_second() + 1);
 }
