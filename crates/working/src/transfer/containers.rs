@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 pub struct MissingContainers(Vec<(Address, Value)>);
 
 impl MissingContainers {
-    /// Takes `missing`, prefixes that are in no container, each with an object below it, in stores
-    /// as `virtuals` reaches them; none if only directories of this machine can be added.
+    /// Takes `missing`, prefixes that are in no container, each with a directory of files below it,
+    /// in stores as `virtuals` reaches them; none if only directories of this machine can be added.
     ///
     /// Errors: [`icechunkfs_base::error::ErrorKind::InvalidInput`] if there are any and none
     /// `may_be_added`, or if no container can have such a prefix; others as for connecting.
@@ -27,7 +27,7 @@ impl MissingContainers {
         virtuals: Option<&VirtualChunks>,
     ) -> Result<Self> {
         let mut all = Vec::new();
-        for (prefix, example) in missing {
+        for (prefix, directory) in missing {
             let next = match (prefix.is_file() || virtuals.is_some(), may_be_added) {
                 (true, true) => None,
                 (true, false) => Some("add --set-container".to_owned()),
@@ -41,7 +41,7 @@ impl MissingContainers {
             }
             check_name(&prefix)?;
             let store = match virtuals.filter(|_| !prefix.is_file()) {
-                Some(virtuals) => virtuals.container_store(&example).await?,
+                Some(virtuals) => virtuals.container_store(&directory).await?,
                 None => json!({"local_file_system": decoded_prefix(&prefix).trim_start_matches("file://")}),
             };
             all.push((prefix, store));

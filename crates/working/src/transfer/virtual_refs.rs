@@ -39,7 +39,7 @@ pub(super) struct VirtualPlaces {
 
 impl VirtualPlaces {
     /// Finds the directories of `files`; those of objects are in stores that `virtuals` reaches.
-    /// Also returns those in none of `containers`, each with a file below it.
+    /// Also returns those in none of `containers`, each with one that has files.
     ///
     /// Errors: if a file cannot be found.
     pub(super) fn of(

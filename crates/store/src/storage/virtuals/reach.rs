@@ -74,9 +74,7 @@ impl VirtualChunks {
         }
         Ok(reached)
     }
-}
 
-impl VirtualChunks {
     /// Returns the store of a container for objects directly below `address`: what another program
     /// needs to reach it, without anything that is secret. No object is read.
     ///
