@@ -135,14 +135,14 @@ fn a_pattern_stands_for_objects_that_are_appended_and_must_stay_as_they_are() {
         let words = ["cat", repo.to_str().unwrap(), &key, "--allow-virtual", &format!("s3://{BUCKET}/data")];
         moto::icechunkfs(port, &[&words[..], &["--virtual-option", &endpoint]].concat())
     };
-    let before = cat(1).success();
+    let [before, other] = [1, 2].map(|day| cat(day).success());
     assert_eq!(by_reference(&repo).unwrap()["x/c/1/0"], before);
     // Another version of the object, of any time.
     records(&file(1), 100);
     upload(port, &file(1));
     assert!(cat(1).failure().contains("has changed"));
     assert!(by_reference(&repo).is_err());
-    assert_eq!(cat(2).success().len(), cat(2).success().len());
+    assert_eq!(cat(2).success(), other);
     let nothing = moto::icechunkfs(
         port,
         &["import", &format!("s3://{BUCKET}/data/night*.nc"), repo.to_str().unwrap(), "--append-dim", "time"],

@@ -194,9 +194,7 @@ fn read_answer(pipe: &mut impl Read) -> Result<Metered<Plan>> {
 }
 
 fn number(pipe: &mut impl Read) -> Result<u64> {
-    let mut bytes = [0; 8];
-    pipe.read_exact(&mut bytes).map_err(|e| Error::io("the reader of the file", e))?;
-    Ok(u64::from_le_bytes(bytes))
+    asked::number(pipe).map_err(|e| Error::io("the reader of the file", e))
 }
 
 fn write_answer(pipe: &mut impl Write, answer: &Answer) -> Result<()> {

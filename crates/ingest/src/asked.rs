@@ -35,9 +35,8 @@ impl Asked {
     ///
     /// Errors: as for reading.
     pub(crate) fn new(mut socket: File) -> Result<Self> {
-        let mut length = [0; 8];
-        socket.read_exact(&mut length).map_err(lost)?;
-        Ok(Asked { socket: Mutex::new(socket), length: u64::from_le_bytes(length) })
+        let length = number(&mut socket).map_err(lost)?;
+        Ok(Asked { socket: Mutex::new(socket), length })
     }
 }
 
@@ -66,7 +65,7 @@ fn lost(error: io::Error) -> Error {
 pub(crate) fn answer(mut socket: UnixStream, source: &dyn Source) -> Result<()> {
     let mut left = MOST;
     let mut buffer = Vec::new();
-    // A socket that fails has nobody at its other end: why, its process tells.
+    // If the socket fails, the other process has ended: its status says why.
     if socket.write_all(&source.length().to_le_bytes()).is_err() {
         return Ok(());
     }
@@ -92,9 +91,15 @@ pub(crate) fn answer(mut socket: UnixStream, source: &dyn Source) -> Result<()> 
 
 /// Returns the next request; none at the end.
 fn request(socket: &mut impl Read) -> Option<(u64, u64)> {
-    let [mut offset, mut length] = [[0; 8]; 2];
-    let read: io::Result<()> = socket.read_exact(&mut offset).and_then(|()| socket.read_exact(&mut length));
-    read.ok().map(|()| (u64::from_le_bytes(offset), u64::from_le_bytes(length)))
+    Some((number(socket).ok()?, number(socket).ok()?))
+}
+
+/// Reads a number as the processes write them to each other.
+///
+/// Errors: as for reading.
+pub(crate) fn number(from: &mut impl Read) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    from.read_exact(&mut bytes).map(|()| u64::from_le_bytes(bytes))
 }
 
 #[cfg(all(test, feature = "hdf5"))]

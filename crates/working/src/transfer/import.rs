@@ -361,7 +361,7 @@ async fn virtual_places(
     let files = sources.to_vec();
     let virtuals = Arc::clone(virtuals);
     let find = move || {
-        // What objects are, opening them tells.
+        // The kind of an object is known once it is open.
         let is_other = |path: &&Path| !matches!(recognize::at(path), Some(Kind::NetCdf | Kind::Hdf5));
         match files.iter().filter_map(ImportSource::local).find(is_other) {
             Some(file) => Err(Error::invalid(format!(

@@ -20,8 +20,9 @@ use icechunkfs_store::storage::virtuals::named::NamedObject;
 /// First bytes of an object that are read when it is opened, and kept until its plan is made: all
 /// of small files, whose plans need no other request.
 const HEAD: u64 = 256 << 10;
-/// Longest time for which the end of a second is waited for: what clocks of servers may differ by.
-const LONGEST: Duration = Duration::from_secs(5);
+/// Longest time for which the end of a second is waited for: three seconds, and what clocks of
+/// servers may differ by.
+pub(super) const LONGEST: Duration = Duration::from_secs(5);
 
 /// File that is imported, as it was when it was opened: each read of another state fails.
 #[derive(Debug)]
@@ -99,7 +100,8 @@ async fn open_settled(address: &Address, virtuals: &VirtualChunks) -> Result<Nam
         let opened = virtuals.open(address, HEAD).await?;
         let is_by_time = address.is_web() || matches!(opened.checksum, Checksum::LastModified(_));
         let modified = opened.modified.and_then(|second| u64::try_from(second).ok()).filter(|_| is_by_time);
-        let rest = modified.map(rest_of_second).unwrap_or_default();
+        // The server's clock may go a second before ours.
+        let rest = modified.map(|second| time_until_after(second.saturating_add(2))).unwrap_or_default();
         if rest.is_zero() {
             return Ok(opened);
         }
@@ -115,10 +117,13 @@ async fn open_settled(address: &Address, virtuals: &VirtualChunks) -> Result<Nam
     }
 }
 
-/// Returns the time until a change would have a later time than `second`, in seconds since
-/// 1970-01-01 UTC, by a clock that may go a second before ours.
-fn rest_of_second(second: u64) -> Duration {
-    let end = SystemTime::UNIX_EPOCH + Duration::from_secs(second.saturating_add(2).min(u32::MAX.into()));
+/// Returns the time until a change of a file would have a later time than `second`, in seconds
+/// since 1970-01-01 UTC.
+pub(super) fn time_until_after(second: u64) -> Duration {
+    /// The kernel takes the time of a change from a clock that goes in steps of up to 10 ms.
+    const STEP: Duration = Duration::from_millis(20);
+    // A server may tell any number. All beyond 2106 lie in the future.
+    let end = SystemTime::UNIX_EPOCH + Duration::from_secs(second.min(u32::MAX.into())) + STEP;
     end.duration_since(SystemTime::now()).unwrap_or_default()
 }
 

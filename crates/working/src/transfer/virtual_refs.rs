@@ -9,10 +9,9 @@
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use super::containers;
-use super::opened::OpenFile;
+use super::opened::{LONGEST, OpenFile, time_until_after};
 use super::sources::ImportSource;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_format::format::chunk_payload::{Checksum, ChunkPayload};
@@ -109,12 +108,7 @@ impl VirtualTarget {
 /// Waits until a change of a file would have a later time than `second`, in seconds since
 /// 1970-01-01 UTC.
 fn wait_until_after(second: u64) -> Result<()> {
-    /// The kernel takes the time of a change from a clock that goes in steps of up to 10 ms.
-    const STEP: Duration = Duration::from_millis(20);
-    /// Three seconds, and what clocks of servers may differ by.
-    const LONGEST: Duration = Duration::from_secs(5);
-    let end = SystemTime::UNIX_EPOCH + Duration::from_secs(second) + STEP;
-    let rest = end.duration_since(SystemTime::now()).unwrap_or_default();
+    let rest = time_until_after(second);
     if rest > LONGEST {
         return Err(Error::invalid(
             "its time lies in the future, so that no later change could be noticed: `touch` it first",

@@ -87,7 +87,7 @@ fn state_of(found: &GetResult) -> ObjectState {
 fn explain(what: &str, error: object_store::Error) -> Error {
     // The name of an object may have the words.
     let name = what.rsplit('/').next().unwrap_or_default();
-    let said = if name.is_empty() { error.to_string() } else { error.to_string().replace(name, "") };
+    let said = error.to_string().replace(name, "");
     let is_other = matches!(error, object_store::Error::NotFound { .. });
     if !is_other && RANGE_ERRORS.iter().any(|words| said.contains(words)) {
         return Error::with_source(ErrorKind::Corrupt, format!("{what}: the object is too short"), error);
