@@ -1,11 +1,13 @@
 //! Ranges of a file for a process that does not have it: it asks for them over a socket.
 //!
-//! First comes the length of the file. A request has the position and the number of bytes, and gets
-//! exactly those. Numbers have eight bytes, the least one first.
+//! First comes the length of the file. A request has the number of ranges, and of each the position
+//! and the number of bytes; it gets exactly those, one after another. Numbers have eight bytes, the
+//! least one first.
 
 #[cfg(feature = "hdf5")]
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
 
 use icechunkfs_base::error::{Error, ErrorKind, Result};
@@ -16,6 +18,8 @@ use crate::source::Source;
 
 /// Bytes that are read and sent at a time: a request may be for more than memory has.
 const PIECE: usize = 8 << 20;
+/// Most ranges of one request.
+const MAX_RANGES: usize = 512;
 /// Most bytes that are sent for one file, in all. The index of ten million chunks has less; the
 /// file says what is asked for, and the store may cost by the byte.
 const MOST: u64 = 4 << 30;
@@ -47,10 +51,50 @@ impl Source for Asked {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
-        let request = [offset.to_le_bytes(), (into.len() as u64).to_le_bytes()].concat();
+        let request = [1, offset, into.len() as u64].map(u64::to_le_bytes).concat();
         let mut socket = self.socket.lock();
         socket.write_all(&request).and_then(|()| socket.read_exact(into)).map_err(lost)
     }
+
+    fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Vec<u8>>> {
+        let mut found = Vec::with_capacity(ranges.len());
+        let mut socket = self.socket.lock();
+        for some in batches(ranges) {
+            let numbers = some.iter().flat_map(|range| [range.start, range.end.saturating_sub(range.start)]);
+            let numbers = [some.len() as u64].into_iter().chain(numbers);
+            socket.write_all(&numbers.flat_map(u64::to_le_bytes).collect::<Vec<u8>>()).map_err(lost)?;
+            for range in some {
+                let length = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+                let mut bytes = vec![0; length];
+                socket.read_exact(&mut bytes).map_err(lost)?;
+                found.push(bytes);
+            }
+        }
+        Ok(found)
+    }
+
+    fn is_distant(&self) -> bool {
+        true
+    }
+}
+
+/// Divides `ranges` into requests that are answered as a whole.
+#[cfg(feature = "hdf5")]
+fn batches(ranges: &[Range<u64>]) -> Vec<&[Range<u64>]> {
+    let mut left = ranges;
+    let mut found = Vec::new();
+    while !left.is_empty() {
+        let mut bytes = 0_u64;
+        let fits = |range: &&Range<u64>| {
+            bytes = bytes.saturating_add(range.end.saturating_sub(range.start));
+            bytes <= PIECE as u64
+        };
+        let count = left.iter().take(MAX_RANGES).take_while(fits).count().max(1);
+        let (some, rest) = left.split_at(count);
+        found.push(some);
+        left = rest;
+    }
+    found
 }
 
 #[cfg(feature = "hdf5")]
@@ -69,27 +113,55 @@ pub(crate) fn answer(mut socket: UnixStream, source: &dyn Source) -> Result<()> 
     if socket.write_all(&source.length().to_le_bytes()).is_err() {
         return Ok(());
     }
-    while let Some((offset, length)) = request(&mut socket) {
-        let end = offset.checked_add(length).filter(|end| *end <= source.length());
-        let end = end.ok_or_else(|| Error::corrupt("its parts are not in the file"))?;
-        left = left.checked_sub(length).ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, format!("more than {} GiB tell where its chunks are", MOST >> 30))
-        })?;
-        let mut at = offset;
-        while at < end {
-            let piece = usize::try_from(end - at).unwrap_or(PIECE).min(PIECE);
-            buffer.resize(piece, 0);
-            source.read(at, &mut buffer)?;
-            if socket.write_all(&buffer).is_err() {
-                return Ok(());
-            }
-            at += piece as u64;
+    while let Ok(count) = number(&mut socket) {
+        let count = usize::try_from(count).ok().filter(|count| *count <= MAX_RANGES);
+        let count = count.ok_or_else(|| Error::corrupt("more ranges than one request has"))?;
+        let mut ranges = Vec::with_capacity(count);
+        for _ in 0..count {
+            let Some((offset, length)) = request(&mut socket) else { return Ok(()) };
+            let end = offset.checked_add(length).filter(|end| *end <= source.length());
+            ranges.push(offset..end.ok_or_else(|| Error::corrupt("its parts are not in the file"))?);
+            left = left.checked_sub(length).ok_or_else(|| {
+                Error::new(ErrorKind::Unsupported, format!("more than {} GiB tell where its chunks are", MOST >> 30))
+            })?;
+        }
+        let sent = match ranges.as_slice() {
+            [range] => send(&mut socket, source, range.clone(), &mut buffer)?,
+            ranges => send_together(&mut socket, source, ranges)?,
+        };
+        if !sent {
+            return Ok(());
         }
     }
     Ok(())
 }
 
-/// Returns the next request; none at the end.
+/// Sends a range of any length. Returns false if the socket fails.
+fn send(socket: &mut UnixStream, source: &dyn Source, range: Range<u64>, buffer: &mut Vec<u8>) -> Result<bool> {
+    let mut at = range.start;
+    while at < range.end {
+        let piece = usize::try_from(range.end - at).unwrap_or(PIECE).min(PIECE);
+        buffer.resize(piece, 0);
+        source.read(at, buffer)?;
+        if socket.write_all(buffer).is_err() {
+            return Ok(false);
+        }
+        at += piece as u64;
+    }
+    Ok(true)
+}
+
+/// Sends ranges that are read at the same time. Returns false if the socket fails.
+fn send_together(socket: &mut UnixStream, source: &dyn Source, ranges: &[Range<u64>]) -> Result<bool> {
+    let bytes: u64 = ranges.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add);
+    if bytes > PIECE as u64 {
+        return Err(Error::corrupt("more bytes than one request has"));
+    }
+    let found = source.read_ranges(ranges)?;
+    Ok(found.iter().all(|bytes| socket.write_all(bytes).is_ok()))
+}
+
+/// Returns the next range; none at the end.
 fn request(socket: &mut impl Read) -> Option<(u64, u64)> {
     Some((number(socket).ok()?, number(socket).ok()?))
 }
@@ -133,6 +205,40 @@ mod tests {
         };
         let (same, answered) = asking(&bytes, read);
         assert_eq!((same, answered.is_ok()), ([true; 5], true));
+    }
+
+    #[test]
+    fn ranges_come_together_in_their_order() {
+        let bytes = Bytes((0..=255).cycle().take(2 * PIECE + 7).collect());
+        let short = (0..2000).map(|number| 3 * number..3 * number + number % 40);
+        let long = [0..PIECE as u64, 5..PIECE as u64 + 9, 7..7];
+        let ranges: Vec<Range<u64>> = short.chain(long).collect();
+        let (found, answered) = asking(&bytes, |asked: Asked| asked.read_ranges(&ranges).unwrap());
+        answered.unwrap();
+        assert_eq!(found, bytes.read_ranges(&ranges).unwrap());
+        assert!(asking(&bytes, |asked: Asked| asked.read_ranges(&[]).unwrap()).0.is_empty());
+    }
+
+    #[test]
+    fn requests_for_too_much_at_a_time_are_refused() {
+        let file = Bytes(vec![0; PIECE + 1]);
+        let many = [&[513][..], &[0; 1026]].concat();
+        let long = [2, 0, 1, 0, PIECE as u64 + 1];
+        let outside = [2, 0, 1, PIECE as u64, 2];
+        for request in [many, long.to_vec(), outside.to_vec()] {
+            let ask = |asked: Asked| {
+                let bytes: Vec<u8> = request.iter().copied().flat_map(u64::to_le_bytes).collect();
+                asked.socket.lock().write_all(&bytes).unwrap();
+                asked.socket.lock().read_exact(&mut [0])
+            };
+            let (read, answered) = asking(&file, ask);
+            assert_eq!(
+                (read.is_err(), answered.unwrap_err().kind()),
+                (true, ErrorKind::Corrupt),
+                "{:?}",
+                request.first()
+            );
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The file that a plan is made of.
 
 use std::fs::{File, Metadata};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -16,6 +17,24 @@ pub trait Source {
     /// Errors: [`ErrorKind::Stale`] if the file has changed since it was opened; others as for
     /// reading.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<()>;
+
+    /// Returns the bytes of each of `ranges`, which a distant file has sent at the same time.
+    ///
+    /// Errors: as for [`Source::read`].
+    fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Vec<u8>>> {
+        let one = |range: &Range<u64>| {
+            let length = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+            let mut bytes = vec![0; length];
+            self.read(range.start, &mut bytes).map(|()| bytes)
+        };
+        ranges.iter().map(one).collect()
+    }
+
+    /// Returns true if each read may take a round trip: then reads that can be made at the same
+    /// time should be.
+    fn is_distant(&self) -> bool {
+        false
+    }
 
     /// Returns the file, if another process can be given a descriptor of it.
     fn local(&self) -> Option<&LocalFile> {

@@ -14,12 +14,14 @@ use serde_json::{Value, json};
 
 use super::edges;
 use super::links::Variable;
+use super::nodes::Nodes;
 use super::storage::Widths;
 use crate::chunking::{self, Sizes};
 use crate::codec::{self, Codec};
 use crate::data::{self, ArrayData, ChunkPlace, Stored};
 use crate::plan::{self, MAX_CHUNKS};
 use crate::run::{Run, product};
+use crate::source::Source;
 
 type Outcome<T> = Result<T, String>;
 
@@ -75,6 +77,7 @@ pub(super) struct Layout {
 /// array; one with the fill value is `fill`. Returns why it is left out otherwise.
 pub(super) fn of(
     file: &Hdf5File,
+    source: &dyn Source,
     variable: &Variable,
     space: &DataspaceMessage,
     shape: &[u64],
@@ -116,7 +119,7 @@ pub(super) fn of(
             let dims = dims.get(..rank).filter(|dims| !dims.contains(&0)).ok_or("chunks of another rank")?;
             let chunk: Vec<u64> = dims.iter().map(|length| u64::from(*length)).collect();
             let kind = chunk_indexing.as_ref();
-            let index = Index { file, header: variable.address, address: *place, kind, space, dims, size };
+            let index = Index { file, source, header: variable.address, address: *place, kind, space, dims, size };
             if index.chunk_bytes() > data::MAX_STORED {
                 return Err(format!("chunks of {} bytes: 256 MiB are the most", index.chunk_bytes()));
             }
@@ -136,6 +139,8 @@ fn is_nowhere(file: &Hdf5File, address: u64) -> bool {
 /// Index of the chunks of a dataset.
 struct Index<'a> {
     file: &'a Hdf5File,
+    /// The same file.
+    source: &'a dyn Source,
     /// Address of the header of the dataset.
     header: u64,
     /// Address of the index.
@@ -175,8 +180,9 @@ impl Index<'_> {
             || format!("more chunks than a file may have: {MAX_CHUNKS}, or {MAX_CELLS} that need not be there");
         let found = match self.kind {
             None => {
+                let nodes = Nodes::of(self.file, self.source, self.address, rank);
                 let leaves =
-                    collect_btree_v1_leaves_storage(storage, self.address, offset, length, Some(rank), dims, None);
+                    collect_btree_v1_leaves_storage(&nodes, self.address, offset, length, Some(rank), dims, None);
                 leaves.map(|leaves| {
                     leaves.into_iter().filter_map(|(key, address)| entry_of(key, address, shape.len())).collect()
                 })

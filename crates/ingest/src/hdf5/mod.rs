@@ -1,8 +1,9 @@
 //! HDF5 files, which NetCDF-4 files are, too.
 //!
 //! [`links`] finds the objects of a file and their names, [`datatype`] what their elements are,
-//! [`layout`] where the chunks lie and which codecs have made them, [`scales`] the dimensions, by
-//! the rules of netCDF-4, and [`attributes`] what is said of all that. Here these become a plan.
+//! [`layout`] where the chunks lie and which codecs have made them ([`nodes`] in few round trips),
+//! [`scales`] the dimensions, by the rules of netCDF-4, and [`attributes`] what is said of all that.
+//! Here these become a plan.
 //!
 //! The format is read by a library that was not made for hostile files: a process without rights
 //! makes the plan ([`crate::apart`]), and the one that uses it checks it again.
@@ -12,6 +13,7 @@ mod datatype;
 mod edges;
 mod layout;
 mod links;
+mod nodes;
 mod scales;
 mod storage;
 
@@ -28,6 +30,7 @@ use self::attributes::Heaps;
 use self::datatype::Type;
 use self::links::{Objects, Variable};
 use self::scales::Scales;
+use self::storage::Opened;
 use crate::chunking::{self, Sizes};
 use crate::plan::{Array, Group, Omissions, Plan};
 use crate::source::Source;
@@ -40,7 +43,7 @@ const ARRAY: u64 = size_of::<Array>() as u64 + 1024;
 /// Errors: [`ErrorKind::Corrupt`] if it is not an HDF5 file; others as for reading.
 pub(crate) fn plan(source: impl Source + Send + Sync + 'static) -> Result<Metered<Plan>> {
     let length = source.length();
-    let (file, failure) = storage::open(source)?;
+    let Opened { file, source, failure } = storage::open(source)?;
     let mut meter = Meter::new("the plan of an import");
     let mut plan = Plan::default();
     let Objects { groups, variables } = links::find(&file, &mut plan.omissions)?;
@@ -62,8 +65,14 @@ pub(crate) fn plan(source: impl Source + Send + Sync + 'static) -> Result<Metere
         if scales.is_only_dimension(position) {
             continue;
         }
-        let mut parts =
-            Parts { file: &file, scales: &scales, heaps: &mut heaps, meter: &mut meter, budget: &mut budget };
+        let mut parts = Parts {
+            file: &file,
+            source: &*source,
+            scales: &scales,
+            heaps: &mut heaps,
+            meter: &mut meter,
+            budget: &mut budget,
+        };
         match array(&mut parts, position, variable, &mut plan.omissions)? {
             Ok(array) if paths.insert(array.name.clone()) => plan.arrays.push(array),
             Ok(array) => plan.omissions.add(|| array.name, "left out: another object has its name"),
@@ -81,6 +90,7 @@ pub(crate) fn plan(source: impl Source + Send + Sync + 'static) -> Result<Metere
 /// Means by which arrays are made.
 struct Parts<'a> {
     file: &'a hdf5_reader::Hdf5File,
+    source: &'a dyn Source,
     scales: &'a Scales,
     heaps: &'a mut Heaps,
     meter: &'a mut Meter,
@@ -108,7 +118,7 @@ fn array(
     let (shape, dimension_names) = parts.scales.shape_of(position, &space.dims);
     let size = usize::try_from(kind.element.size()).unwrap_or_default();
     let fill = fill.and_then(|fill| fill.value).filter(|value| value.len() == size).unwrap_or_else(|| vec![0; size]);
-    let found = match layout::of(parts.file, variable, &space, &shape, &fill, parts.budget) {
+    let found = match layout::of(parts.file, parts.source, variable, &space, &shape, &fill, parts.budget) {
         Ok(found) => found,
         Err(why) => return Ok(Err(why)),
     };

@@ -27,12 +27,20 @@ const OPEN_FOR_WRITING: u32 = 0x01 | 0x04;
 /// First failure of reading. What the library makes of it need not be one.
 pub(super) type Failure = Arc<Mutex<Option<Error>>>;
 
-struct Reading<S> {
-    source: S,
+/// File that the library has opened.
+pub(super) struct Opened {
+    pub(super) file: Hdf5File,
+    /// The same file, for reads that do not go through the library.
+    pub(super) source: Arc<dyn Source + Send + Sync>,
+    pub(super) failure: Failure,
+}
+
+struct Reading {
+    source: Arc<dyn Source + Send + Sync>,
     failure: Failure,
 }
 
-impl<S: Source + Send + Sync> Storage for Reading<S> {
+impl Storage for Reading {
     fn len(&self) -> u64 {
         self.source.length()
     }
@@ -68,13 +76,14 @@ impl Widths {
     }
 }
 
-/// Opens the file. Also returns where a failure of reading it will be.
+/// Opens the file.
 ///
 /// Errors: [`ErrorKind::Corrupt`] if it is not an HDF5 file; [`ErrorKind::Busy`] if a program has
 /// it open for writing.
-pub(super) fn open(source: impl Source + Send + Sync + 'static) -> Result<(Hdf5File, Failure)> {
+pub(super) fn open(source: impl Source + Send + Sync + 'static) -> Result<Opened> {
     let failure = Failure::default();
-    let reading = Reading { source, failure: Arc::clone(&failure) };
+    let source: Arc<dyn Source + Send + Sync> = Arc::new(source);
+    let reading = Reading { source: Arc::clone(&source), failure: Arc::clone(&failure) };
     let blocks = BlockCacheStorage::new(Arc::new(reading), BLOCK, BLOCKS);
     let options = OpenOptions::default().with_chunk_cache_bytes(0).with_max_object_header_bytes(MAX_HEADER);
     let file = Hdf5File::from_storage_with_options(Arc::new(blocks), options).map_err(wrong)?;
@@ -84,5 +93,5 @@ pub(super) fn open(source: impl Source + Send + Sync + 'static) -> Result<(Hdf5F
                        mark away";
         return Err(Error::new(ErrorKind::Busy, message));
     }
-    Ok((file, failure))
+    Ok(Opened { file, source, failure })
 }

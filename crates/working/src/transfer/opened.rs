@@ -1,11 +1,13 @@
 //! Files that are imported, open: of this machine, or objects of a store or a web server.
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use tokio::runtime::Handle;
@@ -20,6 +22,9 @@ use icechunkfs_store::storage::virtuals::named::NamedObject;
 /// First bytes of an object that are read when it is opened, and kept until its plan is made: all
 /// of small files, whose plans need no other request.
 const HEAD: u64 = 256 << 10;
+/// Ranges of one file that are read at the same time, where many are known: as many requests as
+/// servers answer side by side.
+const AT_ONCE: usize = 32;
 /// Longest time for which the end of a second is waited for: three seconds, and what clocks of
 /// servers may differ by.
 pub(super) const LONGEST: Duration = Duration::from_secs(5);
@@ -85,6 +90,17 @@ impl Source for OpenFile {
         }
     }
 
+    fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Vec<u8>>> {
+        match self {
+            OpenFile::Local(file) => file.read_ranges(ranges),
+            OpenFile::Object(object) => object.read_ranges(ranges),
+        }
+    }
+
+    fn is_distant(&self) -> bool {
+        matches!(self, OpenFile::Object(_))
+    }
+
     fn local(&self) -> Option<&LocalFile> {
         match self {
             OpenFile::Local(file) => Some(file),
@@ -140,18 +156,35 @@ pub(super) struct ObjectFile {
 impl ObjectFile {
     /// Fills `into` with the bytes from `offset` on. The thread may block.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
-        let length = into.len() as u64;
-        if length == 0 {
-            return Ok(());
-        }
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        if let Some(found) = self.head.lock().get(start..start.saturating_add(into.len())) {
-            into.copy_from_slice(found);
-            return Ok(());
-        }
-        let bytes = self.runtime.block_on(self.virtuals.read_named(&self.opened, offset, length))?;
-        let found = bytes.get(..into.len()).filter(|found| found.len() == bytes.len());
-        into.copy_from_slice(found.ok_or_else(|| Error::corrupt("another number of bytes came"))?);
+        let found = self.runtime.block_on(self.range(offset, into.len() as u64))?;
+        into.copy_from_slice(found.get(..into.len()).ok_or_else(|| Error::corrupt("another number of bytes came"))?);
         Ok(())
+    }
+
+    /// Returns the bytes of each of `ranges`. The thread may block.
+    fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Vec<u8>>> {
+        let reads = ranges.iter().map(|range| self.range(range.start, range.end.saturating_sub(range.start)));
+        let reads = futures_util::stream::iter(reads).buffered(AT_ONCE).map_ok(|bytes| bytes.to_vec());
+        self.runtime.block_on(reads.try_collect())
+    }
+
+    /// Returns `length` bytes at `offset`.
+    async fn range(&self, offset: u64, length: u64) -> Result<Bytes> {
+        if let Some(found) = self.in_head(offset, length) {
+            return Ok(found);
+        }
+        let bytes = self.virtuals.read_named(&self.opened, offset, length).await?;
+        if bytes.len() as u64 == length { Ok(bytes) } else { Err(Error::corrupt("another number of bytes came")) }
+    }
+
+    /// Returns the bytes if they are among the first ones, or are none.
+    fn in_head(&self, offset: u64, length: u64) -> Option<Bytes> {
+        if length == 0 {
+            return Some(Bytes::new());
+        }
+        let start = usize::try_from(offset).ok()?;
+        let end = start.checked_add(usize::try_from(length).ok()?)?;
+        let head = self.head.lock();
+        (end <= head.len()).then(|| head.slice(start..end))
     }
 }
