@@ -11,6 +11,7 @@ mod config_yaml;
 mod file;
 mod flexbuffer;
 mod hdf5_file;
+mod hdf5_plan;
 mod manifest;
 mod message_pack;
 mod netcdf3;
@@ -27,7 +28,7 @@ mod zarr_json;
 pub(crate) type Target = fn(&[u8]);
 
 /// All targets by their names.
-pub(crate) const ALL: [(&str, Target); 20] = [
+pub(crate) const ALL: [(&str, Target); 21] = [
     ("addresses", addresses::run),
     ("alpha_manifest", alpha_manifest::run),
     ("alpha_rest", alpha_rest::run),
@@ -37,6 +38,7 @@ pub(crate) const ALL: [(&str, Target); 20] = [
     ("config_yaml", config_yaml::run),
     ("flexbuffer", flexbuffer::run),
     ("hdf5_file", hdf5_file::run),
+    ("hdf5_plan", hdf5_plan::run),
     ("manifest", manifest::run),
     ("message_pack", message_pack::run),
     ("netcdf3", netcdf3::run),

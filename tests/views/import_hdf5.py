@@ -3,6 +3,7 @@
     import_hdf5.py make DIRECTORY SEED COUNT
     import_hdf5.py compare DIRECTORY MOUNTPOINT
     import_hdf5.py circles FILE
+    import_hdf5.py greedy DIRECTORY
     import_hdf5.py odd DIRECTORY
 
 Files with even numbers are written by netCDF-C, the others by h5py. File `N.h5` is compared with the group `fN`, of which `N.json` is the
@@ -15,6 +16,7 @@ import ctypes
 import json
 import pathlib
 import shutil
+import struct
 import sys
 import warnings
 
@@ -319,6 +321,29 @@ def circles(file):
         made.create_dataset("long", (1 << 60,), "f8", chunks=(1 << 10,))
 
 
+def greedy(directory):
+    """Writes files that make gigabytes of a reader that believes them: 4,000 references to one long text, and an index that has twenty
+    million chunks without a byte of its own."""
+    text, file = "x" * (1 << 20), directory / "texts.h5"
+    with h5py.File(file, "w") as made:
+        made["x"] = np.arange(10)
+        made["x"].attrs.create("texts", [text] + ["y"] * 3999, dtype=h5py.string_dtype())
+    # A reference is the length, the place of the heap and a number there; the first one takes the place of all.
+    contents = bytearray(file.read_bytes())
+    long, short = struct.pack("<I", len(text)), struct.pack("<I", 1)
+    at = next(at for at in range(len(contents)) if contents[at:at + 4] == long and contents[at + 16:at + 20] == short)
+    contents[at:at + 4000 * 16] = contents[at:at + 16] * 4000
+    file.write_bytes(contents)
+    with h5py.File(directory / "implicit.h5", "w", libver="latest") as made:
+        made["x"] = np.arange(10)
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk((1,))
+        properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        space = h5py.h5s.create_simple((20_000_000,))
+        h5py.h5d.create(made.id, b"implicit", h5py.h5t.NATIVE_INT8, space, dcpl=properties)
+
+
 def odd(directory):
     """Writes a file with two lengths along one dimension, and one that its writer has not closed."""
     with h5py.File(directory / "uneven.h5", "w") as made:
@@ -375,6 +400,8 @@ if __name__ == "__main__":
         make(pathlib.Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
     elif sys.argv[1] == "circles":
         circles(sys.argv[2])
+    elif sys.argv[1] == "greedy":
+        greedy(pathlib.Path(sys.argv[2]))
     elif sys.argv[1] == "odd":
         odd(pathlib.Path(sys.argv[2]))
     else:

@@ -73,6 +73,23 @@ fn files_that_lead_in_circles_are_read_once() {
     run_on(&repo, &["verify", "--chunks"]).success();
 }
 
+/// What would take too much memory is left out, and the rest of the file is imported.
+#[test]
+fn files_that_ask_for_gigabytes_get_none() {
+    let directory = tempfile::tempdir().unwrap();
+    run(python("import_hdf5.py").arg("greedy").arg(directory.path())).success();
+    for (name, path, why) in
+        [("texts", "x@texts", "more text than a file"), ("implicit", "implicit", "more chunks than")]
+    {
+        let file = directory.path().join(name).with_extension("h5");
+        let repo = directory.path().join(name);
+        let report = icechunkfs(["import", file.to_str().unwrap(), repo.to_str().unwrap(), "--json"]).json();
+        assert_eq!((&report["nodes_created"], &report["left_out_count"]), (&2.into(), &1.into()), "{report}");
+        assert_eq!(report["left_out"][0]["path"], path, "{report}");
+        assert!(report["left_out"][0]["why"].as_str().unwrap().contains(why), "{report}");
+    }
+}
+
 #[test]
 fn a_file_that_would_give_wrong_values_is_refused() {
     let directory = tempfile::tempdir().unwrap();

@@ -229,6 +229,15 @@ pub fn serve() -> Result<()> {
     write_answer(&mut BufWriter::new(io::stdout().lock()), &answer)
 }
 
+/// Returns the plan for an HDF5 file, made in this process: for the fuzzer alone, since a file may
+/// make its reader abort.
+///
+/// Errors: as those of [`Reader::plan`].
+#[cfg(feature = "hdf5")]
+pub fn plan_unconfined(source: impl Source + Send + Sync + 'static) -> Result<Metered<Plan>> {
+    crate::hdf5::plan(source)
+}
+
 #[cfg(not(feature = "hdf5"))]
 fn read(_: File) -> Result<Metered<Plan>> {
     Err(Error::new(ErrorKind::Unsupported, "this icechunkfs was built without the feature `import`, and reads no HDF5"))
