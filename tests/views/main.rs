@@ -16,8 +16,12 @@ mod attached;
 mod consolidated;
 mod export;
 #[cfg(feature = "netcdf")]
+mod import_ended;
+#[cfg(feature = "netcdf")]
 mod import_hdf5;
 mod import_netcdf;
+#[cfg(feature = "netcdf")]
+mod import_references;
 mod import_stores;
 mod import_virtual;
 mod import_zarr2;

@@ -16,6 +16,7 @@
 
 pub mod apart;
 pub mod coordinate;
+pub mod kerchunk;
 pub mod netcdf3;
 pub mod plan;
 pub mod run;

@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use super::containers::MissingContainers;
 use super::destination::is_marker;
 use super::planned::{LeftOut, Opener};
+use super::references::References;
 use super::repositories::refuse_repository;
 use super::scan::Scanned;
 use super::series::{self, Appended, Appending};
@@ -217,11 +218,16 @@ pub async fn import(
         Began::at(&target, &means, is_elsewhere || options.virtual_rules.is_some()).await?;
     let named = Arc::new(VirtualChunks::new(means.named.clone(), containers.clone(), means.settings));
     let sources = ImportSource::of(names, &named).await?;
+    let references = References::of(&sources).await?;
     let reader = Arc::clone(tree.reader());
     let mut out = ImportResult { dry_run: options.dry_run, ..ImportResult::default() };
     let (places, missing) = match options.virtual_rules {
         Some(how) => {
-            let (places, missing) = virtual_places(&sources, containers, how, &named).await?;
+            let files = references.as_ref().map_or(&sources, |references| &references.files);
+            if references.is_none() {
+                check_formats(&sources).await?;
+            }
+            let (places, missing) = virtual_places(files, containers, how, &named).await?;
             let missing = MissingContainers::of(missing, how.set_container, Some(&*named)).await?;
             (Some(Arc::new(places)), missing)
         }
@@ -230,7 +236,7 @@ pub async fn import(
     let apart = means.apart.clone();
     let opener = Opener { apart, places: places.clone(), virtuals: named, runtime: Handle::current() };
     let found = SourceMeans { target: &target, tree: &tree, opener: &opener, counters };
-    let LaidOut { scanned, left_out, host, skipped } = lay_out(sources, options, found).await?;
+    let LaidOut { scanned, left_out, host, skipped } = lay_out(sources, references, options, found).await?;
     out.list_of_files(left_out, skipped);
     let (mut detected, clashes) = detect_changes(&scanned, &tree, options).await?;
     let relative = |path: &str| below(&options.path, path);
@@ -360,7 +366,13 @@ async fn virtual_places(
 ) -> Result<(VirtualPlaces, Vec<(Address, Address)>)> {
     let files = sources.to_vec();
     let virtuals = Arc::clone(virtuals);
-    let find = move || {
+    blocking(move || VirtualPlaces::of(&files, &containers, how.copy_below, &virtuals)).await
+}
+
+/// Fails unless all files of this machine are of a format whose chunks can be virtual.
+async fn check_formats(sources: &[ImportSource]) -> Result<()> {
+    let files = sources.to_vec();
+    let check = move || {
         // The kind of an object is known once it is open.
         let is_other = |path: &&Path| !matches!(recognize::at(path), Some(Kind::NetCdf | Kind::Hdf5));
         match files.iter().filter_map(ImportSource::local).find(is_other) {
@@ -368,10 +380,10 @@ async fn virtual_places(
                 "{} is neither a NetCDF nor an HDF5 file, and only chunks of those can be virtual: name files, such as DIRECTORY/*.nc",
                 file.display()
             ))),
-            None => VirtualPlaces::of(&files, &containers, how.copy_below, &virtuals),
+            None => Ok(()),
         }
     };
-    blocking(find).await
+    blocking(check).await
 }
 
 /// Sources, laid out over the branch.
@@ -384,7 +396,17 @@ struct LaidOut {
     skipped: Vec<String>,
 }
 
-async fn lay_out(sources: Vec<ImportSource>, options: &ImportOptions, means: SourceMeans<'_>) -> Result<LaidOut> {
+async fn lay_out(
+    sources: Vec<ImportSource>,
+    references: Option<Arc<References>>,
+    options: &ImportOptions,
+    means: SourceMeans<'_>,
+) -> Result<LaidOut> {
+    if let Some(references) = references {
+        check_group(means.tree, options)?;
+        let (scanned, left_out) = references.lay_out(means.opener, options.jobs).await?;
+        return Ok(LaidOut { scanned, left_out, host: None, skipped: Vec::new() });
+    }
     match (&options.appending, sources.as_slice()) {
         (Some(how), _) => {
             let Appended { scanned, host, left_out, skipped } =
@@ -423,13 +445,7 @@ async fn scan_source(
     };
     let directory = local.filter(|_| !matches!(kind, Some(Kind::NetCdf | Kind::Hdf5)));
     let Some(source) = directory.as_deref() else {
-        let place = planned::node_at(tree, &options.path);
-        if !options.delete && place.is_some_and(|node| tree.table().array(node).is_some()) {
-            return Err(Error::invalid(format!(
-                "/{}: the branch has an array here, and a group cannot take its place: import to another --path",
-                options.path
-            )));
-        }
+        check_group(tree, options)?;
         let file = source.clone();
         let opener = opener.clone();
         return blocking(move || opener.plan(&file)).await;
@@ -459,6 +475,18 @@ async fn scan_source(
         return Err(Error::invalid(format!("{}: nothing to import: {what}", source.display())));
     }
     Ok((scanned, left_out))
+}
+
+/// Fails if the branch has an array where a group is imported.
+fn check_group(tree: &Tree, options: &ImportOptions) -> Result<()> {
+    let place = planned::node_at(tree, &options.path);
+    if options.delete || place.is_none_or(|node| tree.table().array(node).is_none()) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "/{}: the branch has an array here, and a group cannot take its place: import to another --path",
+        options.path
+    )))
 }
 
 /// Returns the repository, which is created if there is none, its branch, and the base of a commit

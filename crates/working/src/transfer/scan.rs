@@ -59,7 +59,7 @@ pub(super) struct Scanned {
     directories: Vec<Directory>,
     /// Paths of entries that are neither files nor directories.
     pub(super) others: Vec<String>,
-    _memory: SharedReservation,
+    _memory: Vec<SharedReservation>,
 }
 
 /// File of a directory, or what takes the place of one.
@@ -127,10 +127,7 @@ pub(super) fn scan(root: Arc<OwnedFd>, jobs: usize, counters: &Counters) -> Resu
     })?;
     let Queue { failed, files, directories, mut others, .. } = scan.queue.into_inner();
     others.sort();
-    failed.map_or(
-        Ok(Scanned { root: Some(root), files, directories, others, _memory: SharedReservation::default() }),
-        Err,
-    )
+    failed.map_or(Ok(Scanned { root: Some(root), files, directories, others, _memory: Vec::new() }), Err)
 }
 
 impl Queue {
@@ -244,13 +241,13 @@ impl Scanned {
             files: Vec::new(),
             directories: vec![Directory::default()],
             others: Vec::new(),
-            _memory: SharedReservation::default(),
+            _memory: Vec::new(),
         }
     }
 
     /// Holds `memory`, which was counted for the files.
     pub(super) fn hold(&mut self, memory: SharedReservation) {
-        self._memory = memory;
+        self._memory.push(memory);
     }
 
     /// Adds `file` at `path`, which no other file has. The directories that are made for it are
@@ -321,6 +318,9 @@ impl Scanned {
 
     /// Reads the file `number`, of at most `limit` bytes.
     pub(super) fn read(&self, number: DataFileId, limit: u64) -> Result<Bytes> {
+        if let Some(ScannedFile::Document(bytes)) = self.file(number) {
+            return Ok(bytes.clone());
+        }
         read_below(self.root.as_deref(), self.path(number), limit)
     }
 

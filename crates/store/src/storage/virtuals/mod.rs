@@ -219,6 +219,11 @@ impl VirtualChunks {
         inside.max_by_key(|(_, depth)| *depth).map(|(number, _)| number)
     }
 
+    /// Returns true if the user allows the file of this machine at `address`.
+    pub fn allows_file(&self, address: &Address) -> bool {
+        self.permissions.find(address).is_some_and(|found| found.file.is_some() && !found.is_mapped)
+    }
+
     fn not_allowed(&self, address: &Address, container: Option<usize>) -> Error {
         let container = container.and_then(|number| self.containers.get(number));
         let prefix = container.and_then(|(prefix, _)| prefix.clone()).unwrap_or_else(|| address.parent());

@@ -1,0 +1,221 @@
+//! References of kerchunk: a hierarchy of Zarr 2 in one file of JSON, whose chunks are ranges of
+//! other files.
+//!
+//! Both forms are read: a map of keys, and version 1 with `refs` and plain `templates`. References
+//! that have to be computed first (`gen`, templates with expressions) are not: kerchunk and
+//! VirtualiZarr write files without them.
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+
+use data_encoding::BASE64;
+use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_base::memory::{Meter, Metered};
+use icechunkfs_base::printable;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Beginning of a text that is the encoded bytes.
+const ENCODED: &str = "base64:";
+
+/// What is at one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reference {
+    /// The bytes themselves.
+    Inline(Vec<u8>),
+    /// Bytes of a file.
+    Range {
+        /// Position of the file in [`References::files`].
+        file: usize,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        length: u64,
+    },
+    /// The whole file with this position.
+    Whole(usize),
+}
+
+/// Keys of a hierarchy of Zarr 2, with what is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct References {
+    /// Keys in their order: names with slashes between, as Zarr 2 has them.
+    pub entries: BTreeMap<String, Reference>,
+    /// Paths and URLs of the files, each once.
+    pub files: Vec<String>,
+}
+
+/// Value of a key as the file has it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Text(String),
+    Range(String, u64, u64),
+    Whole((String,)),
+    /// Some programs write documents as they are, not as texts.
+    Document(serde_json::Map<String, Value>),
+}
+
+#[derive(Deserialize)]
+struct File {
+    refs: Option<BTreeMap<String, Written>>,
+    #[serde(default)]
+    templates: BTreeMap<String, String>,
+    #[serde(default)]
+    r#gen: Vec<serde::de::IgnoredAny>,
+    version: Option<Value>,
+    /// Keys of a file without `refs`.
+    #[serde(flatten)]
+    others: BTreeMap<String, Value>,
+}
+
+/// Returns the most bytes of memory that parsing `json` takes.
+pub fn cost(json: &[u8]) -> u64 {
+    super::zarr2::cost(json).saturating_mul(2)
+}
+
+/// Parses a file of references.
+///
+/// Errors: [`ErrorKind::Corrupt`] if it is not one, [`ErrorKind::Unsupported`] if its references
+/// have to be computed, [`ErrorKind::OutOfMemory`].
+pub fn parse(json: &[u8]) -> Result<Metered<References>> {
+    let mut meter = Meter::new("the references of an import");
+    meter.count(cost(json))?;
+    let not_one = |e| Error::with_source(ErrorKind::Corrupt, "it is not a file of kerchunk references", e);
+    let File { refs, templates, r#gen, version, others } = serde_json::from_slice(json).map_err(not_one)?;
+    if !r#gen.is_empty() {
+        return Err(unsupported("it has `gen`"));
+    }
+    let written = match refs {
+        Some(refs) => refs,
+        None if version.is_none() => {
+            let parsed = others.into_iter().map(|(key, value)| Ok((key, serde_json::from_value(value)?)));
+            parsed.collect::<std::result::Result<_, _>>().map_err(not_one)?
+        }
+        None => return Err(Error::corrupt("it is not a file of kerchunk references: it has no `refs`")),
+    };
+    let mut numbers: HashMap<String, usize> = HashMap::new();
+    let mut found = References::default();
+    let mut file = |url: String| -> Result<usize> {
+        let url = filled(&url, &templates)?;
+        let next = numbers.len();
+        let number = *numbers.entry(url.clone()).or_insert(next);
+        if number == next {
+            found.files.push(url);
+        }
+        Ok(number)
+    };
+    for (key, written) in written {
+        check_key(&key)?;
+        let reference = match written {
+            Written::Text(text) => Reference::Inline(decoded(text, &key)?),
+            Written::Document(document) => Reference::Inline(serde_json::to_vec(&document).map_err(not_one)?),
+            Written::Range(url, offset, length) => {
+                offset
+                    .checked_add(length)
+                    .ok_or_else(|| Error::corrupt(format!("{}: a range of no file", shown(&key))))?;
+                Reference::Range { file: file(url)?, offset, length }
+            }
+            Written::Whole((url,)) => Reference::Whole(file(url)?),
+        };
+        found.entries.insert(key, reference);
+    }
+    if !found.entries.keys().any(|key| key.ends_with(super::zarr2::ARRAY) || key.ends_with(super::zarr2::GROUP)) {
+        return Err(Error::corrupt("it is not a file of kerchunk references: no key is that of a .zarray or .zgroup"));
+    }
+    Ok(meter.finish(found))
+}
+
+/// Fails for a key that is no path below a directory.
+fn check_key(key: &str) -> Result<()> {
+    let is_name = |name: &str| !matches!(name, "" | "." | "..") && !name.contains('\0');
+    if key.split('/').all(is_name) {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!("{}: not a valid key", shown(key))))
+}
+
+fn decoded(text: String, key: &str) -> Result<Vec<u8>> {
+    match text.strip_prefix(ENCODED) {
+        Some(encoded) => BASE64
+            .decode(encoded.as_bytes())
+            .map_err(|e| Error::with_source(ErrorKind::Corrupt, format!("{}: its base64", shown(key)), e)),
+        None => Ok(text.into_bytes()),
+    }
+}
+
+/// Returns the URL with the templates that it names.
+fn filled(url: &str, templates: &BTreeMap<String, String>) -> Result<String> {
+    /// Most bytes of a URL: templates could make any.
+    const LONGEST: usize = 8 << 10;
+    let mut out = String::new();
+    let mut rest = url;
+    while let Some((before, after)) = rest.split_once("{{") {
+        let (name, behind) = after.split_once("}}").ok_or_else(|| unsupported("a template has no end"))?;
+        let template = templates.get(name.trim()).filter(|template| !template.contains("{{"));
+        out.push_str(before);
+        out.push_str(template.ok_or_else(|| unsupported("it has templates with expressions"))?);
+        rest = behind;
+    }
+    out.push_str(rest);
+    if out.len() > LONGEST { Err(Error::corrupt("a URL that is too long")) } else { Ok(out) }
+}
+
+fn unsupported(why: &str) -> Error {
+    let next = "write it without them, such as by fsspec's `ReferenceFileSystem` or VirtualiZarr's `to_kerchunk`";
+    Error::new(ErrorKind::Unsupported, format!("{why}, which is computed when it is read: {next}"))
+}
+
+fn shown(key: &str) -> String {
+    /// Characters that are shown.
+    const SHOWN: usize = 100;
+    printable::line(&key.chars().take(SHOWN).collect::<String>())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn parsed(json: &str) -> std::result::Result<References, String> {
+        parse(json.as_bytes()).map(Metered::into_inner).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn both_forms_have_the_same_references() {
+        let keys = r#"".zgroup": "{\"zarr_format\":2}", "a/.zarray": {"zarr_format": 2}, "a/0.0": "base64:AAE=",
+            "a/0.1": ["x.nc", 10, 20], "a/1.0": ["y.nc"], "a/1.1": ["x.nc", 0, 5]"#;
+        let flat = parsed(&format!("{{{keys}}}")).unwrap();
+        assert_eq!(flat.files, ["x.nc", "y.nc"]);
+        let at = |key: &str| flat.entries.get(key).unwrap().clone();
+        assert_eq!(at("a/0.0"), Reference::Inline(vec![0, 1]));
+        assert_eq!(at("a/.zarray"), Reference::Inline(br#"{"zarr_format":2}"#.to_vec()));
+        assert_eq!(at("a/0.1"), Reference::Range { file: 0, offset: 10, length: 20 });
+        assert_eq!(at("a/1.0"), Reference::Whole(1));
+        let with = keys.replace("x.nc", "{{u}}x.nc");
+        let templates =
+            parsed(&format!(r#"{{"version": 1, "templates": {{"u": "s3://b/"}}, "refs": {{{with}}}}}"#)).unwrap();
+        assert_eq!(templates.files, ["s3://b/x.nc", "y.nc"]);
+        assert_eq!(templates.entries, flat.entries);
+    }
+
+    #[test]
+    fn other_files_are_refused_with_the_reason() {
+        for (json, why) in [
+            ("[]", "not a file of kerchunk"),
+            ("{}", "no key is that of"),
+            (r#"{"version": 1}"#, "no `refs`"),
+            (r#"{"a/.zarray": 3}"#, "not a file of kerchunk"),
+            (r#"{".zgroup": "{}", "../a": "x"}"#, "not a valid key"),
+            (r#"{".zgroup": "{}", "/a": "x"}"#, "not a valid key"),
+            (r#"{".zgroup": "{}", "a": "base64:!"}"#, "base64"),
+            (r#"{".zgroup": "{}", "a/0": ["x", 1, 18446744073709551615]}"#, "range of no file"),
+            (r#"{".zgroup": "{}", "a/0": ["x", -1, 2]}"#, "not a file of kerchunk"),
+            (r#"{"version": 1, "refs": {".zgroup": "{}"}, "gen": [{"key": "a"}]}"#, "`gen`"),
+            (r#"{"version": 1, "refs": {"a/.zarray": ["{{f(1)}}"]}}"#, "expressions"),
+        ] {
+            let refused = parsed(json).unwrap_err();
+            assert!(refused.contains(why), "{json}: {refused}");
+        }
+    }
+}
