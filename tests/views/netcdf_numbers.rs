@@ -1,10 +1,12 @@
 //! The numbers that programs compute of packed variables and of times in a NetCDF view, beside the
 //! arithmetic of numpy.
 
+use std::path::Path;
 use std::process::Command;
 
+use super::netcdf::python_code;
 use crate::common::writing::needed;
-use crate::common::{Mount, project, run};
+use crate::common::{Mount, icechunkfs, project, run};
 
 /// Programs, and the numbers of arrays that each of them reads rightly: all but those of its known
 /// limits.
@@ -52,4 +54,29 @@ fn programs_compute_the_numbers_of_packed_variables_and_times() {
         assert!(found["wrong"].as_array().unwrap().is_empty(), "{program}: {:#}", found["wrong"]);
         assert_eq!(found["right"].as_u64(), Some(right), "{program}");
     }
+}
+
+/// Programs such as GDAL take the fill value of a variable for missing data.
+#[test]
+fn zeros_are_missing_only_if_an_attribute_says_so() {
+    const MAKE: &str = "
+import sys, zarr
+root = zarr.create_group(sys.argv[1], zarr_format=3)
+for name, fill, attributes in [('plain', 0, {}), ('marked', 0, {'_FillValue': 0}), ('other', -9, {})]:
+    root.create_array(name, shape=(4,), chunks=(2,), dtype='i4', fill_value=fill, attributes=attributes, dimension_names=['x'])[1] = 7
+";
+    const READ: &str = "
+import sys, netCDF4
+with netCDF4.Dataset(sys.argv[1]) as file:
+    file.set_auto_mask(False)
+    print([(name, file[name].get_fill_value(), file[name][:].tolist()) for name in ('plain', 'marked', 'other')])
+";
+    let work = tempfile::tempdir().unwrap();
+    let [tree, repository] = [work.path().join("tree"), work.path().join("repo")];
+    run(python_code(MAKE).arg(&tree)).success();
+    icechunkfs([Path::new("import"), &tree, &repository]).success();
+    let view = Mount::new(&repository, &["--view", "netcdf"]);
+    let read = run(python_code(READ).arg(view.path().join("repo.nc"))).text();
+    let expected = "[('plain', None, [0, 7, 0, 0]), ('marked', 0, [0, 7, 0, 0]), ('other', -9, [-9, 7, -9, -9])]";
+    assert_eq!(read.trim().replace("np.int32(0)", "0").replace("np.int32(-9)", "-9"), expected);
 }

@@ -19,6 +19,9 @@ use crate::views::report::Finding;
 /// size follows.
 const NO_VARIABLE: &str = "This is a netCDF dimension but not a netCDF variable. ";
 
+/// Attribute with the value of missing elements.
+const FILL_VALUE: &str = "_FillValue";
+
 /// Most datasets that a dimension lists as those along it: an attribute has less than 64 KiB, and
 /// 16 bytes for each.
 const MAX_USES: usize = 4000;
@@ -182,5 +185,9 @@ pub(super) fn dataset(
         }
         _ => Vec::new(),
     };
-    Dataset { name, group: *group, data_type, shape, unlimited, fill: Some(fill), layout, attributes: own }
+    // All data are there, and zero is the default of the format. GDAL takes a fill value that is
+    // set for missing data, also if no attribute says so.
+    let is_marked = own.iter().any(|attribute| attribute.name == FILL_VALUE);
+    let fill = Some(fill).filter(|fill| is_marked || fill.iter().any(|byte| *byte != 0));
+    Dataset { name, group: *group, data_type, shape, unlimited, fill, layout, attributes: own }
 }
