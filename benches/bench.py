@@ -22,6 +22,7 @@ from pathlib import Path
 
 os.environ.setdefault("ICECHUNK_LOG", "error")  # read when icechunk is imported
 
+import importing  # noqa: E402
 import netcdf  # noqa: E402
 import reading  # noqa: E402
 import scale  # noqa: E402
@@ -45,7 +46,7 @@ COMPARISONS: dict[str, Callable[[Bench], None]] = {comparison.__name__: comparis
     reading.open4k, reading.stat4k, reading.zarr4m, reading.tensorstore4m, reading.first4m_pass, reading.first4m_user,
     reading.native4m, reading.native4k, reading.million,
     writing.write4m, writing.write4k, writing.commit_one, writing.move, writing.copy,
-    transfer.transfer4k, transfer.transfer64k, netcdf.netcdf, tree.tree, scale.scale)}
+    transfer.transfer4k, transfer.transfer64k, importing.importing, netcdf.netcdf, tree.tree, scale.scale)}
 MILLION = {"million", "commit_one", "move"}  # those that need the million references
 ASKED_FOR = {"scale"}  # those that take long, and are measured only by name
 
@@ -78,7 +79,7 @@ def about(chosen: argparse.Namespace, space: Workspace) -> dict:
     """Returns the facts that are needed to compare these numbers with others."""
     processors = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":", 1)[1].strip() for line in processors if line.startswith("model name")), "unknown")
-    packages = ("icechunk", "zarr", "numpy", "tensorstore", "netCDF4", "xarray")
+    packages = ("icechunk", "zarr", "numpy", "tensorstore", "netCDF4", "xarray", "virtualizarr")
     return {
         "program": run([space.binary, "--version"]).strip(),
         "quick": chosen.quick,

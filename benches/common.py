@@ -40,12 +40,14 @@ class Sizes:
     transferred_small: int  # of 4 KiB, by export and import
     transferred_medium: int  # of 64 KiB, by the same
     netcdf: tuple[int, int, int]  # shape of the variable of float32 in a NetCDF file
+    imported_files: tuple[int, int]  # NetCDF files of an import, few for a comparison and many
+    imported_bytes: int  # of chunks of one file
 
 
 FULL = Sizes(16_384, 4_096, 128, ((100, 10, 1), (100, 100, 10), (100, 100, 100)), 100_000, 10_000,
-             ((10, 100, 100), (100, 100, 100)), 100_000, 5_000, (248, 721, 1440))
+             ((10, 100, 100), (100, 100, 100)), 100_000, 5_000, (248, 721, 1440), (50, 1_000), 10_000_000_000)
 QUICK = Sizes(512, 128, 16, ((100, 10, 1), (100, 10, 10), (100, 10, 20)), 1_000, 200, ((5, 10, 20), (50, 10, 20)),
-              1_000, 500, (36, 361, 480))
+              1_000, 500, (36, 361, 480), (3, 6), 100_000_000)
 
 
 @dataclass
