@@ -231,7 +231,10 @@ pub fn serve() -> Result<()> {
 
 #[cfg(not(feature = "hdf5"))]
 fn read(_: File) -> Result<Metered<Plan>> {
-    Err(Error::new(ErrorKind::Unsupported, "this icechunkfs was built without the feature `import`, and reads no HDF5"))
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        "this icechunkfs was built without the feature `import`, and does not read HDF5",
+    ))
 }
 
 #[cfg(feature = "hdf5")]

@@ -41,7 +41,7 @@ impl OpenFile {
         let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::io(&shown, e.into()))?;
         let file = File::from(opened);
         if !file.metadata().map_err(|e| Error::io(&shown, e))?.is_file() {
-            return Err(Error::new(ErrorKind::InvalidInput, format!("{shown} is no file")));
+            return Err(Error::new(ErrorKind::InvalidInput, format!("{shown} is not a file")));
         }
         LocalFile::new(file).map(OpenFile::Local).context(|| shown)
     }
@@ -52,7 +52,7 @@ impl OpenFile {
     pub(super) fn object(address: &Address, virtuals: &Arc<VirtualChunks>, runtime: &Handle) -> Result<Self> {
         let mut opened = runtime.block_on(open_settled(address, virtuals)).map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
-                let next = "a NetCDF or HDF5 file is named as a whole; copy a directory or a tree of Zarr to this machine first";
+                let next = "name a NetCDF or HDF5 file; copy a directory or a Zarr tree to this machine first";
                 Error::new(ErrorKind::NotFound, format!("{error}: {next}"))
             }
             _ => error,
@@ -151,7 +151,7 @@ impl ObjectFile {
         }
         let bytes = self.runtime.block_on(self.virtuals.read_named(&self.opened, offset, length))?;
         let found = bytes.get(..into.len()).filter(|found| found.len() == bytes.len());
-        into.copy_from_slice(found.ok_or_else(|| Error::corrupt("another number of bytes came"))?);
+        into.copy_from_slice(found.ok_or_else(|| Error::corrupt("another number of bytes was received"))?);
         Ok(())
     }
 }
