@@ -134,7 +134,7 @@ def _text(name: str, value: Any) -> str:
         return f"{value:03o}"
     if isinstance(value, (str, int, float, os.PathLike)):
         return os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
-    raise TypeError(f"{name}: {value!r} is no text, number, path or time")
+    raise TypeError(f"{name}: {value!r} is not a text, number, path or time")
 
 
 def split(options: Mapping[str, Any]) -> Tuple[Mapping[str, Any], Mapping[str, Any]]:

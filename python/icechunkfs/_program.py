@@ -35,7 +35,7 @@ def program() -> str:
             return path
     found = shutil.which("icechunkfs")
     if found is None:
-        raise NotFoundError(errno.ENOENT, f"the program icechunkfs is in none of {', '.join(places)} and PATH; set {VARIABLE}")
+        raise NotFoundError(errno.ENOENT, f"the program icechunkfs was not found in {', '.join(places)} and PATH; set {VARIABLE}")
     return found
 
 

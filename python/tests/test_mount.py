@@ -85,7 +85,7 @@ def test_every_option_of_the_program_has_a_type():
 def test_wrong_options_are_refused(repo, scratch):
     with pytest.raises(icechunkfs.UsageError, match="no-such-option"):
         icechunkfs.mount(repo, no_such_option=True)
-    with pytest.raises(ValueError, match="name one of a branch, a tag and a snapshot"):
+    with pytest.raises(ValueError, match="name only one of a branch, a tag and a snapshot"):
         icechunkfs.mount(repo, branch="main", tag="v1")
     with pytest.raises(TypeError, match="until_eof"):
         icechunkfs.mount(repo, until_eof=True)

@@ -19,15 +19,15 @@ pub(crate) struct AmendArgs {
     /// The new commit message.
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
-    /// Set a metadata item; VALUE is JSON, otherwise text. Other items stay. Repeatable.
+    /// Set a metadata item; VALUE is JSON or text. Other items stay. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
     /// Remove a metadata item. Repeatable.
     #[arg(long, value_name = "KEY")]
     unset: Vec<String>,
-    /// Print {"branch", "snapshot", "replaced", "parent", "kept"}: the new snapshot's id, the ids
-    /// that it replaces (newest first), and refs that still point to one of them. Snapshot is null
-    /// if nothing changes.
+    /// Print {"branch", "snapshot", "replaced", "parent", "kept"}: the new snapshot (null if
+    /// nothing changes), the ids that it replaces (newest first), and the refs that still point to
+    /// one of them.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &AmendArgs) -> Result<()> {
         let mut metadata = before.clone();
         for key in &arguments.unset {
             if metadata.shift_remove(key).is_none() {
-                return Err(Error::invalid(format!("--unset {key}: the commit has no such metadata")));
+                return Err(Error::invalid(format!("--unset {key}: the commit does not have this metadata")));
             }
         }
         metadata.extend(set);

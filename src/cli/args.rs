@@ -113,25 +113,25 @@ pub(crate) enum ErrorFormat {
 pub(crate) enum Command {
     /// Mount a branch, tag or snapshot of a repository as a directory.
     ///
-    /// Returns when the mount answers; a daemon serves it until it is unmounted with
-    /// `icechunkfs unmount`, `umount`, SIGTERM or SIGINT. A branch is writable unless the mount is
-    /// read-only: uncommitted changes are kept in a scratch directory until
-    /// `touch MOUNTPOINT/.icechunk/commit` or `icechunkfs commit` commits them.
+    /// Returns when the mount answers; a daemon serves it until `icechunkfs unmount`, `umount`,
+    /// SIGTERM or SIGINT. A branch is writable unless the mount is read-only: uncommitted changes
+    /// stay in a scratch directory until `icechunkfs commit` or `touch MOUNTPOINT/.icechunk/commit`
+    /// commits them.
     #[command(after_help = examples::MOUNT)]
     Mount(Box<MountArgs>),
     /// Remove a mount, even if its daemon has died.
     #[command(visible_alias = "umount", after_help = examples::UNMOUNT)]
     Unmount(UnmountArgs),
-    /// Run a command in a mount of its own, and commit what it wrote if it succeeds.
+    /// Run a command in its own mount, and commit what it wrote if it succeeds.
     ///
-    /// For jobs of cron(8) and timers: the mount has a scratch directory of its own, so that a job
-    /// never commits what an earlier one has left. After exit status 0 of the command there is one
-    /// commit. After any other, or a signal, there is none, and what the command wrote is discarded
-    /// (--keep keeps it). If the commit itself fails, for instance by a conflict, the work is kept,
-    /// and the message says where. Signals are passed on to the command. Nothing stays mounted.
+    /// For cron(8) and timers: the mount has its own scratch directory, so a job never commits what
+    /// an earlier one left. If the command fails, there is no commit, and what it wrote is
+    /// discarded (--keep keeps it). If the commit fails, for instance because of a conflict, the
+    /// work is kept, and the message says where. Signals are passed to the command. Nothing stays
+    /// mounted.
     ///
-    /// Exit status: that of the command, 128 and the number of the signal that ended it, 127 or 126
-    /// if it is not found or cannot be started, or 1 if the mount or the commit failed.
+    /// Exit status: that of the command; 128 plus the number of the signal that ended it; 127 or
+    /// 126 if it is not found or cannot be started; 1 if the mount or the commit failed.
     #[command(after_help = examples::RUN)]
     Run(Box<RunArgs>),
     /// Commit the changes in a mount.
@@ -141,7 +141,7 @@ pub(crate) enum Command {
     #[command(after_help = examples::STATUS)]
     Status(MountpointArgs),
     /// Show differences node by node: the uncommitted changes in a mount, or those between two
-    /// snapshots of a repository.
+    /// snapshots.
     #[command(override_usage = super::diff::USAGE, after_help = examples::DIFF)]
     Diff(Box<DiffArgs>),
     /// Replace the message or metadata of a branch's newest commit (version 2). The old commit
@@ -152,95 +152,89 @@ pub(crate) enum Command {
     /// The old commits stay until garbage is collected.
     #[command(after_help = examples::SQUASH)]
     Squash(Box<SquashArgs>),
-    /// Make a repository with everything that the branches and tags of another reach, under the
+    /// Copy everything that the branches and tags of a repository reach to a new one, under the
     /// same ids.
     ///
-    /// Objects are copied byte for byte, in parallel, and checked: metadata is decoded, and what is
-    /// there already is compared. A clone that was interrupted continues where it was. The new
-    /// repository has the configuration, metadata and feature flags of REPO, and its own operations
-    /// log. `pull` and `push` of this user know REPO from then on, with the options to reach it,
-    /// but without secrets.
+    /// Objects are copied byte for byte, and checked. An interrupted clone continues when it is run
+    /// again. The configuration, metadata and feature flags are copied; the operations log is new.
+    /// Later, `pull` and `push` of this user know REPO and its options, but no secrets.
     #[command(after_help = examples::CLONE)]
     Clone(Box<CloneArgs>),
-    /// Bring branches and tags of another repository to where this one has them, and copy what it
-    /// lacks for that.
+    /// Bring branches and tags of another repository to where this one has them, and copy the
+    /// missing objects.
     ///
-    /// Branches move forward only, unless --force is given; tags never move, and those that were
-    /// deleted there stay deleted. Each ref moves at once, when all that it needs is stored. Refs
-    /// that REPO does not have stay. A push that was interrupted continues where it was.
+    /// Branches only move forward, unless --force is given. Tags never move, and tags that were
+    /// deleted there stay deleted. Each ref moves when everything that it needs is stored. Refs
+    /// that REPO does not have stay. An interrupted push continues when it is run again.
     ///
     /// Exit status: 0 if all refs are there now, 1 if any was refused.
     #[command(after_help = examples::PUSH)]
     Push(Box<PushArgs>),
-    /// Bring branches and tags of this repository to where another has them: a push the other way
-    /// round.
+    /// Bring branches and tags of this repository to where another one has them.
     ///
     /// Exit status: 0 if all refs are here now, 1 if any was refused.
     #[command(after_help = examples::PULL)]
     Pull(Box<PullArgs>),
-    /// Merge a branch, tag or snapshot into a branch: what it changed since the common ancestor
-    /// becomes one commit there.
+    /// Merge a branch, tag or snapshot into a branch: its changes since the common ancestor become
+    /// one commit.
     ///
-    /// No chunk is copied. Both sides are compared node by node and chunk by chunk: what only one
-    /// of them changed is taken, what both changed in different ways is a conflict, and then
-    /// nothing is merged. A merge is recorded in the commit's metadata, so that the branch can be
-    /// merged again when it has gone on.
+    /// No chunk is copied. Nodes and chunks that only one side changed are taken; those that both
+    /// sides changed differently are conflicts, and then nothing is merged. The commit records the
+    /// merge, so that the branch can be merged again later.
     ///
     /// Exit status: 0 if the branch has all changes now, or had them before; 1 after a conflict.
     #[command(after_help = examples::MERGE)]
     Merge(Box<MergeArgs>),
-    /// Make a path what it was in an older snapshot, in a mount or on a branch. No chunk is read,
-    /// copied or stored again.
+    /// Make a path what it was in an older snapshot, in a mount or on a branch. No chunk is read or
+    /// copied.
     ///
-    /// Everything at and below PATH becomes as REF has it: nodes and chunks that are not in REF are
-    /// removed, nodes that were moved below PATH are moved back, and everything else stays. A path
-    /// whose group or array had another name in REF is found under that. In a mount the result is
-    /// an uncommitted change, which replaces other uncommitted changes below PATH: `diff` shows it,
-    /// `commit` and `discard` take it. Without a mount it is one commit on a branch.
+    /// Everything at and below PATH becomes as in REF: nodes and chunks that are not in REF are
+    /// removed, nodes that were moved below PATH are moved back, and everything else stays. A group
+    /// or array that had another name in REF is found under that name. In a mount the result is an
+    /// uncommitted change, which replaces other uncommitted changes below PATH. Without a mount it
+    /// is one commit on a branch.
     ///
     /// Exit status: 0 if PATH is as in REF now, or was before; 1 after a conflict.
     #[command(after_help = examples::RESTORE)]
     Restore(Box<RestoreArgs>),
-    /// Take commits back, in a mount or on a branch. No chunk is read, copied or stored again.
+    /// Take commits back, in a mount or on a branch. No chunk is read or copied.
     ///
-    /// One new commit makes what the commits changed as it was before them; everything that was
-    /// changed since stays. Where later commits changed the same things, nothing is taken back,
-    /// and the conflicts are listed. In a mount the result is an uncommitted change: `diff` shows
-    /// it, `commit` and `discard` take it.
+    /// One new commit makes what the commits changed as it was before them; later changes stay. If
+    /// later commits changed the same things, nothing is taken back, and the conflicts are listed.
+    /// In a mount the result is an uncommitted change.
     ///
     /// Exit status: 0 if nothing is left of what the commits changed; 1 after a conflict.
     #[command(after_help = examples::REVERT)]
     Revert(Box<RevertArgs>),
     /// Take back the newest operation on a branch (version 2).
     ///
-    /// A branch that had a commit, an amendment or a reset goes back to where it was; one that was
-    /// created is deleted, and one that was deleted is there again. The newest operation may be
-    /// another user's: the command shows it and asks. Nothing is lost until garbage is collected,
-    /// and `undo` again takes the undo back. `revert` is for older commits: it adds one that takes
-    /// them back.
+    /// A branch goes back to where it was before a commit, an amendment or a reset; a created
+    /// branch is deleted, and a deleted branch is restored. The newest operation may be another
+    /// user's: the command shows it and asks. Nothing is lost until garbage is collected; another
+    /// `undo` takes the undo back. For older commits, use `revert`.
     #[command(after_help = examples::UNDO)]
     Undo(Box<UndoArgs>),
-    /// Rewrite all manifests of a branch in a commit that changes nothing else: split by other
-    /// rules, or merged where many commits have left many.
+    /// Rewrite all manifests of a branch, split by other rules or merged, in a commit that changes
+    /// nothing else.
     RewriteManifests(Box<RewriteManifestsArgs>),
     /// Change the locations of virtual chunks after files were moved, in a commit that changes
     /// nothing else.
     ///
-    /// `ls --virtual` lists the files. Earlier commits keep the old locations: mount those with
+    /// `ls --virtual` lists the files. Earlier commits keep the old locations: mount them with
     /// --virtual-map FROM=TO.
     RewriteLocations(Box<RewriteLocationsArgs>),
     /// Discard the uncommitted changes in a mount. Untracked files stay.
     #[command(after_help = examples::DISCARD)]
     Discard(DiscardArgs),
-    /// Settle conflicts of a mount one by one: say whose chunks and members of zarr.json are
-    /// taken.
+    /// Settle conflicts of a mount one by one, by taking one side's chunks and members of
+    /// zarr.json.
     ///
     /// A commit that conflicts with concurrent commits changes nothing, and lists the conflicts in
-    /// .icechunk/conflicts. What is settled is taken by the next commit; if other commits change
-    /// the same things once more, they are a conflict again. Where one side deleted or moved what
-    /// the other changed, no side can be taken: `discard` drops the change of the mount.
+    /// .icechunk/conflicts. The next commit takes what is settled; if other commits change the same
+    /// things again, they conflict again. If one side deleted or moved what the other changed,
+    /// neither side can be taken: `discard` drops the change of the mount.
     ///
-    /// Exit status: 1 if there is no such conflict, or no side can be taken.
+    /// Exit status: 1 if there is no such conflict, or neither side can be taken.
     #[command(after_help = examples::RESOLVE)]
     Resolve(ResolveArgs),
     /// Move a mount to its branch's newest commit. Uncommitted changes stay; a conflict refuses the
@@ -249,16 +243,15 @@ pub(crate) enum Command {
     /// List the icechunkfs mounts of this machine: what they show, their uncommitted changes,
     /// daemon and health.
     ///
-    /// Never hangs: a mount that does not answer within four seconds is listed as hanging, and a
-    /// mount of another user is listed as private, for root too. Mounts in other mount namespaces
-    /// (containers) are not visible from outside.
+    /// Never hangs: a mount that does not answer within four seconds is listed as hanging, and one
+    /// of another user as private, for root too. Mounts in other mount namespaces (containers) are
+    /// not visible.
     List(ListArgs),
-    /// Check this machine for everything that a mount needs: the kernel, /dev/fuse, fusermount3,
-    /// limits, space, other mounts; with REPO also the store: its clock, the credentials, and what
-    /// they allow.
+    /// Check everything that a mount needs: kernel, /dev/fuse, fusermount3, limits, space and other
+    /// mounts; with REPO also the store: its clock, the credentials, and what they allow.
     ///
-    /// Each line is ok, warn or fail, and says what to do. Exit status: 1 if any line is fail.
-    /// Nothing is changed; only --write writes, one temporary object that is removed again.
+    /// Each line is ok, warn or fail, and says what to do. Exit status: 1 if any line is fail. Only
+    /// --write writes: one temporary object, which is removed again.
     Doctor(Box<DoctorArgs>),
     /// Read everything below a path of a mount into the mount's cache (--cache), for fast or
     /// offline use.
@@ -303,42 +296,40 @@ pub(crate) enum Command {
     /// Remove garbage: commits that no branch or tag leads to, with their manifests and chunks, and
     /// leftovers of failed commits.
     ///
-    /// Keeps everything that branches and tags lead to, that uncommitted changes on this machine
-    /// are based on (in its mounts, and in scratch directories in their default locations), and
-    /// that is younger than --older-than. Only their age protects running commits of other
-    /// programs, scratch directories elsewhere, and uncommitted changes of users other than root
-    /// and the user who runs this: choose a time before they began, or name the scratch directories
-    /// with --keep-scratch.
+    /// Keeps what branches and tags lead to, what uncommitted changes in the mounts and default
+    /// scratch directories of this machine are based on, and what is younger than --older-than.
+    /// Only their age protects running commits of other programs, scratch directories elsewhere,
+    /// and uncommitted changes of users other than root and the user who runs this. Choose a time
+    /// before they began, or name the scratch directories with --keep-scratch.
     #[command(after_help = examples::GC)]
     Gc(GcArgs),
     /// Check a repository: every rule of its format, and that every object exists with its length.
     ///
-    /// Severities: an error is lost or unreadable data or history; a warning is a violated rule
-    /// while everything can be read, as old releases caused it; a note is an object that nothing
-    /// needs (`icechunkfs gc` removes it).
+    /// An error is lost or unreadable data or history. A warning is a violated rule while
+    /// everything can be read. A note is an object that nothing needs (`icechunkfs gc` removes it).
     ///
-    /// Exit status: 0 if there are only notes, 3 if there are warnings, 4 if there are errors; 1 if
-    /// the repository could not be checked, 2 for usage errors.
+    /// Exit status: 0 if there are only notes, 3 for warnings, 4 for errors, 1 if the repository
+    /// could not be checked, 2 for usage errors.
     #[command(after_help = examples::VERIFY)]
     Verify(VerifyArgs),
     /// Export the files of a branch, tag or snapshot, as a mount shows them, into a directory,
     /// without mounting.
     ///
     /// Each file is written whole or not at all. An interrupted export continues when it is run
-    /// again. When the command succeeds, everything is on the disk. Files have the commit's time.
+    /// again. After success, everything is on the disk. Files have the commit's time.
     #[command(after_help = examples::EXPORT)]
     Export(ExportArgs),
     /// Commit the files of a directory, or a NetCDF file, to a branch or to a new repository,
     /// without mounting.
     ///
-    /// Works like `cp -r` into a mount and a commit: SRC replaces what is at the same path,
-    /// everything else stays (--delete makes the branch a mirror), files that Zarr has no place for
-    /// are listed and left out, and a node that cannot be committed refuses the whole import. The
-    /// commit is atomic. SRC stays unchanged.
+    /// Works like `cp -r` into a mount and a commit: SRC replaces what is at the same path, and
+    /// everything else stays (--delete makes the branch a mirror). Files that Zarr has no place for
+    /// are listed and left out; a node that cannot be committed refuses the whole import. The
+    /// commit is atomic.
     ///
-    /// A NetCDF or HDF5 file becomes a group, its variables arrays with the same values in xarray;
-    /// a hierarchy of Zarr 2 becomes one of version 3. Compressed chunks are copied as they are,
-    /// and what cannot be as it was is listed.
+    /// A NetCDF or HDF5 file becomes a group, and its variables become arrays with the same values
+    /// in xarray. A Zarr 2 hierarchy, also as kerchunk references, becomes version 3. Compressed
+    /// chunks are copied as they are. Differences are listed.
     #[command(after_help = examples::IMPORT)]
     Import(ImportArgs),
     /// Show the storage use of a repository: by kind, by ref, by array, and unreachable objects.
@@ -346,8 +337,8 @@ pub(crate) enum Command {
     /// Write the bytes of one Zarr key to standard output, without mounting.
     #[command(after_help = examples::CAT)]
     Cat(CatArgs),
-    /// Show what a mount does right now: requests, bytes by where they come from, and open files,
-    /// as top(1) does for processes.
+    /// Show what a mount does now: requests, bytes by source, and open files, as top(1) does for
+    /// processes.
     Top(TopArgs),
     /// Write manual pages and the completions of bash, zsh and fish, for packages.
     #[command(hide = true)]

@@ -11,7 +11,7 @@ use icechunkfs_repo::repo::change_refs::RefKind;
 
 #[derive(Debug, Args)]
 pub(crate) struct BranchArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
+    /// The repository: a path or a URL.
     repo: String,
     #[command(subcommand)]
     action: BranchAction,
@@ -35,8 +35,7 @@ pub(crate) enum BranchAction {
 pub(crate) struct ResetArgs {
     /// The name of the branch.
     name: String,
-    /// The new target: a branch, a tag, a snapshot id, or one of these and ~N for N commits before
-    /// it.
+    /// The new target: a branch, a tag, an id, or an earlier commit such as main~2.
     #[arg(long, value_name = "REF")]
     to: String,
     #[command(flatten)]

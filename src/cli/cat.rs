@@ -15,7 +15,7 @@ const STEP: u32 = 1 << 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct CatArgs {
-    /// The key as a path in the mount, such as group/array/zarr.json or group/array/c/0/1.
+    /// The key: a path in the mount, such as group/array/zarr.json or group/array/c/0/1.
     #[arg(index = 2)]
     key: String,
     #[command(flatten)]

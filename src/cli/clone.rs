@@ -14,12 +14,11 @@ use icechunkfs_repo::sync::notes::Origin;
 
 #[derive(Debug, Args)]
 pub(crate) struct CloneArgs {
-    /// The new repository: a path or a URL of an empty place, or one with an unfinished clone of
-    /// REPO, which then continues.
+    /// The new repository: an empty path or URL, or one with an unfinished clone of REPO.
     #[arg(index = 2, value_name = "DEST")]
     dest: String,
-    /// Print {"branches", "tags", "commits", "objects", "bytes"}: counts of what the new repository
-    /// has, and of what was copied now.
+    /// Print {"branches", "tags", "commits", "objects", "bytes"}: counts of the new repository, and
+    /// of what was copied now.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

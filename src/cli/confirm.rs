@@ -17,7 +17,7 @@ const LONGEST_ANSWER: u64 = 256;
 /// Arguments of destructive commands.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct ConfirmArgs {
-    /// Do not ask. Without a terminal to ask on, the command refuses unless this is given.
+    /// Do not ask. Required without a terminal to ask on.
     #[arg(short, long)]
     pub(crate) yes: bool,
 }

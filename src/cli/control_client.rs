@@ -32,23 +32,23 @@ pub(crate) struct CommitSettings {
     /// The commit message [default: Changes made through a mount].
     #[arg(short, long, value_name = "TEXT", value_parser = message)]
     message: Option<String>,
-    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
+    /// Set a metadata item; VALUE is JSON or text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Resolve conflicts of chunks and of members of zarr.json: ours keeps those of this mount,
-    /// theirs those of concurrent commits [default: refuse; `resolve` settles them one by one].
+    /// Take one side in conflicts of chunks and of members of zarr.json: ours is this mount, theirs
+    /// the concurrent commits [default: refuse; `resolve` settles them one by one].
     #[arg(long, value_name = "WHOSE", value_parser = choice::<OnConflict>())]
     on_conflict: Option<OnConflict>,
-    /// Commit nothing if there are warnings: about arrays that the Icechunk library cannot read,
-    /// chunks of a wrong length, nodes in no group.
+    /// Commit nothing if there are warnings: arrays that the Icechunk library cannot read, chunks
+    /// of a wrong length, nodes in no group.
     #[arg(long)]
     strict: bool,
-    /// Store chunks again that were written with the bytes that they had [default: leave them out].
+    /// Also store chunks that were written with the same bytes as before [default: leave them out].
     #[arg(long)]
     keep_unchanged: bool,
-    /// Make a snapshot to which no branch leads, and print its id, for a look at it before a branch
-    /// or a tag points to it: `branch create --at`. Garbage collection removes it when it is old
-    /// enough. A mount keeps its uncommitted changes.
+    /// Make a snapshot that is on no branch, and print its id: `branch create --at` makes a branch
+    /// of it. Garbage collection removes it when it is old enough. A mount keeps its uncommitted
+    /// changes.
     #[arg(long, conflicts_with = "on_conflict")]
     detach: bool,
 }
@@ -79,18 +79,18 @@ impl CommitSettings {
 
 #[derive(Debug, Args)]
 pub(crate) struct CommitArgs {
-    /// The mountpoint of the branch [default: the mount of the current directory].
+    /// The mountpoint [default: the mount of the current directory].
     mountpoint: Option<PathBuf>,
     #[command(flatten)]
     settings: CommitSettings,
-    /// Replace the branch's newest commit, whose message stays unless there is a new one.
+    /// Replace the branch's newest commit. Its message stays unless there is a new one.
     #[arg(long, conflicts_with = "detach")]
     amend: bool,
     /// Print {"snapshot", "rebased_over", "nodes", "chunks", "unchanged", "untracked", "ungrouped",
-    /// "warnings": [{"path", "why"}]}; snapshot is null if there was nothing to commit.
-    /// "unchanged", the number of chunks that were left out, and "deleted", that of deleted groups
-    /// and arrays, are only there if they are not 0, "is_empty" if nothing is left on the branch,
-    /// and "detached" with --detach. After a conflict {"error", "conflicts"}.
+    /// "warnings": [{"path", "why"}]}; snapshot is null if there was nothing to commit. "unchanged"
+    /// (chunks left out) and "deleted" (groups and arrays) are only there if they are not 0,
+    /// "is_empty" if nothing is left on the branch, and "detached" with --detach. After a conflict
+    /// {"error", "conflicts"}.
     #[arg(long)]
     json: bool,
     /// Write the progress to this descriptor, a JSON object a line, for the Python package.
@@ -100,7 +100,7 @@ pub(crate) struct CommitArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct MountpointArgs {
-    /// The mountpoint of the branch [default: the mount of the current directory].
+    /// The mountpoint [default: the mount of the current directory].
     pub(super) mountpoint: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
@@ -111,8 +111,8 @@ pub(crate) struct MountpointArgs {
 pub(crate) struct DiscardArgs {
     #[command(flatten)]
     mount: MountpointArgs,
-    /// Discard what is at and below this path, as `status` shows it or as the shell names it in the
-    /// mount [default: everything].
+    /// Discard the changes at and below this path, as `status` or the shell names it [default:
+    /// everything].
     path: Option<String>,
 }
 
@@ -121,8 +121,8 @@ pub(crate) struct DiscardArgs {
 pub(crate) struct ResolveArgs {
     /// The mountpoint of the branch.
     mountpoint: PathBuf,
-    /// Settle the conflicts at and below these paths, as `.icechunk/conflicts` names them or as the
-    /// shell does in the mount: groups, arrays, chunks or zarr.json files.
+    /// Settle the conflicts at and below these paths: groups, arrays, chunks or zarr.json files, as
+    /// `.icechunk/conflicts` or the shell names them.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
     /// Take what this mount has changed.

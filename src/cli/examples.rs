@@ -12,7 +12,7 @@ Examples:
   icechunkfs mount s3://bucket/ocean mnt --tag v1.0           # a tag, read-only
   icechunkfs mount s3://bucket/ocean mnt --follow --anonymous # always the newest commit
   icechunkfs mount repo mnt --as-of 2026-08-20                # the branch at the end of that day
-  icechunkfs mount repo mnt --branch job-42 --create          # a branch of its own, made if there is none
+  icechunkfs mount repo mnt --branch job-42 --create          # its own branch, created if it does not exist
   icechunkfs mount repo mnt --view netcdf                     # groups as NetCDF files";
 
 pub(super) const UNMOUNT: &str = "\

@@ -17,8 +17,8 @@ use icechunkfs_repo::repo::expire::{ExpireOptions, Expired, expire};
 
 #[derive(Debug, Args)]
 pub(crate) struct ExpireArgs {
-    /// Expire commits older than this: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC
-    /// 3339), or a date (its beginning, UTC).
+    /// Expire commits older than this: an age such as 30d (s, m, h, d, w), a time (RFC 3339), or a
+    /// date (its beginning, UTC).
     #[arg(long, value_name = "AGE")]
     older_than: String,
     /// Delete tags that point to a commit older than AGE.

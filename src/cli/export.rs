@@ -23,11 +23,10 @@ const LISTED: usize = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// A local directory: new, empty, or with an unfinished export of the same contents, which then
-    /// continues.
+    /// A local directory: new, empty, or with an unfinished export of the same contents.
     #[arg(index = 2)]
     dest: String,
-    /// The snapshot to export: a branch, a tag, a snapshot id, or one before it, such as main~2.
+    /// The snapshot to export: a branch, a tag, an id, or an earlier commit such as main~2.
     #[arg(index = 3, value_name = "REF", default_value = DEFAULT_BRANCH)]
     reference: String,
     /// Export only this group, array or directory of the view, with its files at the top of DEST.
@@ -35,21 +34,20 @@ pub(crate) struct ExportArgs {
     path: String,
     #[command(flatten)]
     view: ViewArgs,
-    /// Export into a directory with other contents: files that differ from the snapshot are
-    /// replaced, and files that the snapshot does not have stay.
+    /// Export into a directory with other contents: replace files that differ, and keep files that
+    /// the snapshot does not have.
     #[arg(long)]
     force: bool,
     /// Like --force, and remove files that the snapshot does not have.
     #[arg(long)]
     delete: bool,
-    /// Compare the bytes of the files of an interrupted export, too, instead of size and time.
+    /// Compare bytes, instead of size and time, of the files of an interrupted export.
     #[arg(short, long)]
     checksum: bool,
     /// Show the result without changing anything.
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Leave out files that cannot be read, such as virtual chunks that are not allowed, and list
-    /// them.
+    /// Leave out and list files that cannot be read, such as virtual chunks that are not allowed.
     #[arg(long)]
     skip_unreadable: bool,
     /// Number of batches of files to export at a time.
@@ -57,7 +55,7 @@ pub(crate) struct ExportArgs {
     jobs: u16,
     /// Print {"snapshot", "files", "bytes", "written", "written_bytes", "unchanged", "removed":
     /// [PATH], "removed_count", "left_out": [{"path", "why"}], "left_out_count", "dry_run"}; lists
-    /// have at most a thousand entries.
+    /// have at most 1000 entries.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -26,8 +26,8 @@ use icechunkfs_working::scratch::search::{Foreign, SearchResult};
 
 #[derive(Debug, Args)]
 pub(crate) struct GcArgs {
-    /// Remove only objects stored before: a duration such as 30d or 12h (s, m, h, d, w), a time
-    /// (RFC 3339), or a date (its beginning, UTC).
+    /// Remove only objects that were stored before: an age such as 30d (s, m, h, d, w), a time (RFC
+    /// 3339), or a date (its beginning, UTC).
     #[arg(long, value_name = "AGE")]
     older_than: String,
     /// Show the result without changing anything.
@@ -39,8 +39,8 @@ pub(crate) struct GcArgs {
     /// Print {"older_than", "dry_run", "commits": [ID], "snapshots", "transaction_logs",
     /// "manifests", "chunks", "copies_of_repo", "total", "packs", "unknown_objects", "uncommitted":
     /// [{"scratch", "branch", "snapshots", "changes"}], "not_looked_at": [DIR], "not_counted":
-    /// [{"path", "user"}]}, where each kind is {"objects", "bytes"}; "packs" are objects that stay,
-    /// with the bytes in them that nothing needs.
+    /// [{"path", "user"}]}. Each kind is {"objects", "bytes"}; "packs" are objects that stay, with
+    /// the bytes in them that nothing needs.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

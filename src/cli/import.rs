@@ -31,13 +31,14 @@ use icechunkfs_working::transfer::{Counters, SkippedPath};
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// A local directory with a Zarr hierarchy of version 2 or 3, or a NetCDF or HDF5 file; with
-    /// --append-dim any number of files. Files may also be in stores and on web servers
-    /// (s3://, gs://, az://, https://), in stores as patterns, such as 's3://bucket/era5/*.nc'.
+    /// A local directory with a Zarr hierarchy (version 2 or 3), a NetCDF or HDF5 file, or a .json
+    /// file of kerchunk references; with --append-dim several NetCDF or HDF5 files. These may be
+    /// URLs (s3://, gs://, az://, https://), in stores also patterns, such as
+    /// 's3://bucket/era5/*.nc'.
     #[arg(required = true)]
     src: Vec<PathBuf>,
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://). It is created if it
-    /// does not exist.
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://). It is created if it does not
+    /// exist.
     repo: String,
     /// The branch to commit to.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
@@ -45,43 +46,42 @@ pub(crate) struct ImportArgs {
     /// Import SRC as this group or array. Missing groups above it are created.
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     path: String,
-    /// Append the NetCDF files to the arrays below --path along this dimension, in the order of its
-    /// coordinate. They are refused unless their numbers mean the same: units, packing, types.
+    /// Append the NetCDF files to the arrays below --path along this dimension, ordered by its
+    /// coordinate. Files with other units, packing or types are refused.
     #[arg(long, value_name = "DIMENSION", conflicts_with_all = ["delete", "on_conflict"])]
     append_dim: Option<String>,
-    /// Append files also where values of the coordinate are missing before them.
+    /// Append files even if values of the coordinate are missing before them.
     #[arg(long, requires = "append_dim")]
     allow_gaps: bool,
-    /// Leave out files whose values of the coordinate are there already.
+    /// Leave out files whose coordinate values are there already.
     #[arg(long, requires = "append_dim")]
     skip_existing: bool,
     /// Leave the chunks of NetCDF and HDF5 files where they are, as virtual chunks, and copy only
-    /// what cannot be one. The files must stay as they are.
+    /// the rest. The files must stay as they are.
     #[arg(long = "virtual")]
     are_virtual: bool,
     /// With --virtual, copy chunks smaller than this.
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size::parse, requires = "are_virtual")]
     copy_below: u64,
-    /// With --virtual, add a container for the directory of the files to the configuration if
-    /// there is none: Icechunk reads no virtual chunks outside of containers.
+    /// With --virtual, add a container for the files' directory to the configuration if there is
+    /// none. Icechunk reads virtual chunks only in containers.
     #[arg(long, requires = "are_virtual")]
     set_container: bool,
     /// The commit message [default: Import of SRC].
     #[arg(short, long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     message: String,
-    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
+    /// Set a metadata item; VALUE is JSON or text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Resolve conflicts of chunks and of members of zarr.json: ours keeps those of SRC, theirs
-    /// those of concurrent commits [default: refuse].
+    /// Take one side in conflicts of chunks and of members of zarr.json: ours is SRC, theirs the
+    /// concurrent commits [default: refuse].
     #[arg(long, value_name = "WHOSE", value_parser = choice::<OnConflict>())]
     on_conflict: Option<OnConflict>,
-    /// Make the branch (below --path) a mirror: delete everything that SRC does not have. Earlier
-    /// commits keep it.
+    /// Delete everything on the branch (below --path) that SRC does not have. Earlier commits keep
+    /// it.
     #[arg(long)]
     delete: bool,
-    /// Store all chunks. Otherwise chunks are read, and those that the branch has with the same
-    /// bytes are left out.
+    /// Store all chunks, also those that the branch has with the same bytes.
     #[arg(short = 'W', long)]
     whole: bool,
     /// Show the result without changing anything.
@@ -95,12 +95,11 @@ pub(crate) struct ImportArgs {
     pack_below: u64,
     /// Print {"snapshot", "created_repository", "rebased_over", "nodes_created", "nodes_updated",
     /// "nodes_deleted", "chunks_written", "bytes_written", "chunks_virtual", "bytes_virtual",
-    /// "allow_virtual": [PREFIX], "chunks_deleted", "chunks_unchanged",
-    /// "untracked": [PATH], "untracked_count", "skipped": [FILE], "skipped_count", "left_out":
-    /// [{"path", "why"}], "left_out_count", "warnings": [{"path", "why"}], "warnings_count",
-    /// "faults": [{"path", "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if
-    /// nothing was committed, lists have at most a thousand entries, and left_out is of a NetCDF
-    /// or HDF5 file, or of a tree of Zarr 2.
+    /// "allow_virtual": [PREFIX], "chunks_deleted", "chunks_unchanged", "untracked": [PATH],
+    /// "untracked_count", "skipped": [FILE], "skipped_count", "left_out": [{"path", "why"}],
+    /// "left_out_count", "warnings": [{"path", "why"}], "warnings_count", "faults": [{"path",
+    /// "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if nothing was committed,
+    /// lists have at most 1000 entries, and left_out is of NetCDF, HDF5 and Zarr 2.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -263,7 +262,7 @@ async fn target(arguments: &ImportArgs) -> Result<ImportTarget> {
         }
         branch => Err(Error::new(
             ErrorKind::NotFound,
-            format!("{}: there is no repository, and a new one has no branch `{branch}`", arguments.repo),
+            format!("{}: there is no repository, and a new one does not have a branch `{branch}`", arguments.repo),
         )),
     };
     let permissions = arguments.virtuals.permissions()?;

@@ -11,8 +11,7 @@ use icechunkfs_store::storage::settings::Settings;
 
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// The location: a path or a URL (s3://, gs://, az://, abfs://, file://). It must be empty or
-    /// not exist.
+    /// The location, empty or new: a path or a URL (s3://, gs://, az://, abfs://).
     repo: String,
     /// Add a first commit with a root group.
     #[arg(long)]

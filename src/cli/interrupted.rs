@@ -75,7 +75,7 @@ impl Keys {
         if self.count == 1 {
             let place = shell::quote(&mount.mount().mountpoint.join(".icechunk/commit").to_string_lossy());
             let again = if is_asked_again && !ticket.is_empty() { "; ^C again cancels it" } else { "" };
-            note(&format!("the mount goes on with the commit; its outcome will be in {place}{again}"));
+            note(&format!("the mount continues the commit; its outcome will be in {place}{again}"));
             return !is_asked_again;
         }
         if ticket.is_empty() {
@@ -99,7 +99,7 @@ impl Keys {
 /// Says why a commit was not cancelled.
 fn failure(error: &std::io::Error) -> Error {
     match error.raw_os_error() {
-        Some(libc::EBUSY) => Error::new(ErrorKind::Busy, "the commit is being published and cannot be cancelled"),
+        Some(libc::EBUSY) => Error::new(ErrorKind::Busy, "the commit is being published and cannot be canceled"),
         Some(libc::ENOENT) => Error::new(ErrorKind::NotFound, "the commit waits for another operation, or has ended"),
         _ => Error::io("cancelling the commit", std::io::Error::from(error.kind())),
     }

@@ -27,28 +27,27 @@ use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec, Refs};
 
 #[derive(Debug, Args)]
 pub(crate) struct LogArgs {
-    /// Show only commits that touched this node, or one below it. It is followed through moves; a
-    /// path that was deleted is found, too.
+    /// Show only commits that touched this node, or one below it. Moves are followed, and deleted
+    /// nodes are found.
     #[arg(index = 2, value_name = "PATH", value_parser = parse_root, conflicts_with_all = ["all", "graph", "svg"])]
     path: Option<String>,
-    /// Of the array PATH, show only commits that touched chunks at these positions of the chunk
-    /// grid, such as 0:10,: or 3,2:5.
+    /// Show only commits that touched these positions in the chunk grid of the array PATH, such as
+    /// 0:10,: or 3,2:5.
     #[arg(long, value_name = "RANGES", requires = "path", value_parser = parse_region)]
     chunks: Option<Ranges>,
     #[command(flatten)]
     pub(super) reference: RefArgs,
-    /// Show the commits of all branches and tags. Without --graph or --svg, each branch or tag
-    /// follows the other.
+    /// Show the commits of all branches and tags; without --graph or --svg, one ref after the
+    /// other.
     #[arg(long, conflicts_with_all = ["branch", "tag", "snapshot", "as_of"])]
     all: bool,
-    /// Print each commit as one line: its id, branches and tags, and the first line of its message.
+    /// Print each commit on one line: id, branches, tags, and the first line of the message.
     #[arg(long, conflicts_with_all = ["graph", "svg", "json"])]
     oneline: bool,
-    /// Draw the commits and their parents, with branches and tags, and with what merges have
-    /// merged.
+    /// Draw the commits, their parents and merges, with branches and tags.
     #[arg(long)]
     graph: bool,
-    /// Draw them as a picture (SVG).
+    /// Draw them as an SVG picture.
     #[arg(long, conflicts_with = "graph")]
     svg: bool,
     /// Write the picture into this file instead of standard output.
@@ -58,8 +57,7 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     color: ColorChoice,
     /// Print a list of {"id", "parent_id", "message", "written_at", "metadata"}; with PATH also
-    /// "path", as the node was called then, with --all "refs": ["branch/NAME", ..., "tag/NAME",
-    /// ...].
+    /// "path" (that of the node then), with --all "refs": ["branch/NAME", ..., "tag/NAME", ...].
     #[arg(long, conflicts_with_all = ["graph", "svg"])]
     json: bool,
     /// Show at most this many commits.

@@ -15,26 +15,26 @@ use icechunkfs_tree::tree::nodes::{NodeIndex, TreePlace};
 
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
-    /// The group to list, or an array, or with --shards a chunk; the root by default.
+    /// The group or array to list, or with --shards a chunk [default: the root].
     #[arg(index = 2, default_value = "")]
     pub(super) path: String,
     #[command(flatten)]
     pub(super) reference: RefArgs,
-    /// List the inner chunks of shards instead: in an array, in all arrays of a group, or in one
-    /// chunk. The indexes are read and checked; an invalid one is a failure. With --json a list of
-    /// {"path", "bytes", "index": {"offset", "bytes", "location", "byte_order", "checksum"},
-    /// "grid", "inner_shape", "inner_chunks": [{"coords", "offset", "bytes"}], "faults"}; an inner
-    /// chunk that is a shard also has "index" and the members after it. Offsets count from the
-    /// file's beginning.
+    /// List the inner chunks of shards instead: of an array, of all arrays of a group, or of one
+    /// chunk. The indexes are checked; an invalid one is a failure. With --json a list of {"path",
+    /// "bytes", "index": {"offset", "bytes", "location", "byte_order", "checksum"}, "grid",
+    /// "inner_shape", "inner_chunks": [{"coords", "offset", "bytes"}], "faults"}; an inner chunk
+    /// that is a shard also has "index" and the members after it. Offsets count from the beginning
+    /// of the file.
     #[arg(long)]
     pub(super) shards: bool,
-    /// List the files of the virtual chunks below PATH instead, each with the number and the bytes
-    /// of its chunks. With --json a list of {"location", "chunks", "bytes"}.
+    /// List the files of the virtual chunks below PATH instead. With --json a list of {"location",
+    /// "chunks", "bytes"}.
     #[arg(long = "virtual", conflicts_with_all = ["shards", "recursive", "view"])]
     files: bool,
     #[command(flatten)]
     pub(super) view: ViewArgs,
-    /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}; of a view a list of its files,
+    /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}; of a view a list of files,
     /// {"path", "kind", "bytes"}.
     #[arg(long)]
     pub(super) json: bool,

@@ -24,8 +24,7 @@ use icechunkfs_repo::repo::refs::{DEFAULT_BRANCH, RefSpec};
 
 #[derive(Debug, Args)]
 pub(crate) struct MergeArgs {
-    /// The source of the changes: a branch, a tag, a snapshot id, or one of these and ~N for N
-    /// commits before it.
+    /// The source of the changes: a branch, a tag, an id, or an earlier commit such as trial~2.
     #[arg(index = 2, value_name = "SOURCE")]
     source: String,
     /// The branch that gets the changes.
@@ -34,20 +33,19 @@ pub(crate) struct MergeArgs {
     /// The commit message [default: Merge SOURCE].
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
-    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
+    /// Set a metadata item; VALUE is JSON or text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Resolve conflicts of chunks and of members of zarr.json: ours keeps those of BRANCH, theirs
-    /// takes those of SOURCE, as in git [default: refuse].
+    /// Take one side in conflicts of chunks and of members of zarr.json: ours is BRANCH, theirs is
+    /// SOURCE [default: refuse].
     #[arg(long, value_name = "WHOSE")]
     on_conflict: Option<Whose>,
-    /// Compare both with this snapshot, which both were made from, instead of the newest common
-    /// ancestor that is known: a branch, a tag or a snapshot id. For histories of which parts are
-    /// lost.
+    /// Compare both with this branch, tag or snapshot, which both were made from, instead of the
+    /// newest known common ancestor. For histories with lost parts.
     #[arg(long, value_name = "REF")]
     ancestor: Option<String>,
-    /// Make a commit of each commit of SOURCE, with its message and metadata, instead of one of
-    /// all. BRANCH gets all of them or none.
+    /// Make one commit for each commit of SOURCE, with its message and metadata. BRANCH gets all of
+    /// them or none.
     #[arg(long, conflicts_with_all = ["message", "dry_run"])]
     keep_commits: bool,
     /// Delete the branch SOURCE once its changes are in BRANCH.
@@ -57,11 +55,10 @@ pub(crate) struct MergeArgs {
     #[arg(long, conflicts_with = "delete_source")]
     dry_run: bool,
     /// Print {"branch", "snapshot", "made", "source", "base", "commits", "deletes", "nodes",
-    /// "chunks", "conflicts", "deleted"}: the new snapshot's id (null if there is none), the ids of
-    /// all that were made (oldest first), the merged and the common snapshot, the ids of the merged
-    /// commits (newest first), what the merge deletes in BRANCH ({"path", "chunks"}, null for a
-    /// whole node), counts of all changes, the conflicts as in `status --json`, and whether SOURCE
-    /// was deleted.
+    /// "chunks", "conflicts", "deleted"}: the new snapshot (null if there is none), all new ids
+    /// (oldest first), the merged and the common snapshot, the merged commits (newest first), what
+    /// is deleted in BRANCH ({"path", "chunks"}, null for a whole node), counts of changes, the
+    /// conflicts as in `status --json`, and whether SOURCE was deleted.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -197,8 +194,9 @@ fn not_in(into: &str, branch: &str, repo: &str) -> Error {
     Error::new(
         ErrorKind::Busy,
         format!(
-            "branch `{shown}` was merged, but not deleted: branch `{into_shown}` does not have all that it changed. That was taken back or resolved \
-             otherwise there, or was never there, if the record of a merge is false. If it is not needed: {command}"
+            "branch `{shown}` was merged, but not deleted: branch `{into_shown}` does not have all its changes. They \
+             were taken back or resolved otherwise there, or the record of a merge is false. If they are not needed: \
+             {command}"
         ),
     )
 }

@@ -22,10 +22,10 @@ use icechunkfs_store::storage;
 
 #[derive(Debug, Args)]
 pub(crate) struct MigrateArgs {
-    /// Create a new repository at this location (a path or a URL, empty or without a repository)
-    /// and leave the old one unchanged. Required for repositories of Icechunk releases before 0.2.
-    /// If both are directories of one file system, chunks take no additional space. An interrupted
-    /// migration continues when it is run again.
+    /// Create a new repository at this path or URL, which holds none yet, and leave the old one
+    /// unchanged. Required for Icechunk releases before 0.2. Between directories of one file
+    /// system, chunks take no additional space. An interrupted migration continues when it is run
+    /// again.
     #[arg(long, value_name = "DEST")]
     to: Option<String>,
     /// Show the result without changing anything.
@@ -81,9 +81,8 @@ pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
     Err(Error::new(
         ErrorKind::Contended,
         format!(
-            "{} old refs stay, and what they lead to is not collected before they are gone; --snapshot ID mounts it. \
-             To keep it, run the command that is named with it, and then this again; to discard it, remove the file: \
-             {}",
+            "{} old refs stay, and so do the commits that they lead to; --snapshot ID mounts these. To keep one, run \
+             the command that is named with it, and then this again; to discard one, remove its file: {}",
             left.len(),
             left.join("; ")
         ),
@@ -97,9 +96,9 @@ fn check_stray(stray: &[ObjectId], repo: &str) -> Result<()> {
     Err(Error::new(
         ErrorKind::Contended,
         format!(
-            "migrated, but {} snapshots were stored meanwhile and are on no branch: if a program of version 1 \
-             reported one as committed, make a branch of it (`icechunkfs branch {repo} create NAME --at {first}`) \
-             and merge it; the others are of attempts that failed, and `icechunkfs gc` removes them: {}",
+            "migrated, but {} snapshots were stored meanwhile and are on no branch. If a program of version 1 reported \
+             one as committed, make a branch of it (`icechunkfs branch {repo} create NAME --at {first}`) and merge it. \
+             The others are of attempts that failed, and `icechunkfs gc` removes them: {}",
             stray.len(),
             all.join(", ")
         ),

@@ -73,11 +73,11 @@ fn parse_subdir(text: &str) -> Result<String> {
 /// The part of the hierarchy that a mount shows, and where.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ShownArgs {
-    /// Mount only this group (or array): it is the root of the mount, and of the trees in
-    /// .icechunk. A commit covers the whole branch, as always.
+    /// Mount only this group or array, as the root of the mount and of the trees in .icechunk. A
+    /// commit still covers the whole branch.
     #[arg(help_heading = "View", long, value_name = "PATH", value_parser = parse_root, default_value = "", hide_default_value = true)]
     pub(super) root: String,
-    /// Show the hierarchy as the directory NAME of the mount, so that programs can remove and make
+    /// Show the hierarchy as directory NAME of the mount, so that programs can remove and recreate
     /// its root.
     #[arg(help_heading = "View", long, value_name = "NAME", value_parser = parse_subdir)]
     pub(super) subdir: Option<String>,
@@ -86,12 +86,11 @@ pub(crate) struct ShownArgs {
 /// A branch that is created when it is mounted.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct NewBranchArgs {
-    /// Create the branch if there is none of that name: for a job that writes into a branch of its
-    /// own, which is merged once.
+    /// Create the branch if it does not exist.
     #[arg(help_heading = "Writing", long)]
     pub(super) create: bool,
-    /// With --create, what the new branch begins with: a branch, a tag, a snapshot id, or one of
-    /// these and ~N for N commits before it [default: main].
+    /// With --create, the start of the new branch: a branch, a tag, an id, or an earlier commit
+    /// such as main~2 [default: main].
     #[arg(help_heading = "Writing", long, value_name = "REF", requires = "create")]
     pub(super) from: Option<String>,
 }
@@ -116,9 +115,9 @@ pub(crate) struct MountArgs {
     #[arg(help_heading = "Snapshot", long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = DEFAULT_FOLLOW_INTERVAL, value_parser = parse_follow_interval)]
     pub(super) follow: Option<Duration>,
     /// Keep uncommitted changes in this directory [default: one per branch below
-    /// /var/lib/icechunkfs (root) or $XDG_STATE_HOME/icechunkfs]. Other users must neither own it
-    /// nor be able to write to it or to a directory above it, except sticky ones such as /tmp and
-    /// those that ICECHUNKFS_SAFE_DIRECTORY lists, separated by `:`.
+    /// /var/lib/icechunkfs (root) or $XDG_STATE_HOME/icechunkfs]. Other users must not own or be
+    /// able to change it or a directory above it. Sticky directories such as /tmp are allowed above
+    /// it, and those in ICECHUNKFS_SAFE_DIRECTORY, separated by `:`.
     #[arg(help_heading = "Writing", long, value_name = "DIR", conflicts_with = "ephemeral")]
     pub(super) scratch: Option<PathBuf>,
     #[command(flatten)]
@@ -126,8 +125,8 @@ pub(crate) struct MountArgs {
     /// Discard the uncommitted changes of earlier mounts.
     #[arg(help_heading = "Writing", long)]
     pub(super) discard: bool,
-    /// Fail if earlier mounts left uncommitted changes [default: show them again]. For jobs:
-    /// otherwise the next one commits what one that failed has left.
+    /// Fail if earlier mounts left uncommitted changes [default: show them again]. Otherwise a job
+    /// commits what a failed one left.
     #[arg(help_heading = "Writing", long, conflicts_with = "discard")]
     pub(super) refuse_uncommitted: bool,
     /// Keep uncommitted changes in a temporary directory, which is removed at the end if everything
@@ -140,28 +139,25 @@ pub(crate) struct MountArgs {
     /// Pack chunks smaller than this into objects of some MiB.
     #[arg(help_heading = "Writing", long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pub(super) pack_below: u64,
-    /// Time at which chunks are uploaded to an object store: eager (as soon as they are closed, so
-    /// that a commit has little left to do) or commit.
+    /// Upload chunks to an object store as soon as they are closed (eager), or at the commit.
     #[arg(help_heading = "Writing", long, value_name = "WHEN", default_value = "eager", hide_possible_values = true, value_parser = choice::<UploadMode>())]
     pub(super) upload: UploadMode,
     /// Stay in the foreground and log to standard error.
     #[arg(help_heading = "Mount", short, long)]
     pub(super) foreground: bool,
-    /// Unmount at the end of standard input: when the program that holds the other end of a pipe
-    /// ends, however it ends.
+    /// Unmount at the end of standard input, when the program at the other end of a pipe ends.
     #[arg(help_heading = "Mount", long)]
     pub(super) until_eof: bool,
     /// Prefetch at most this much for a program that reads chunk after chunk from an object store;
-    /// 0 prefetches nothing [default: 1/16 of the memory].
+    /// 0 disables it [default: 1/16 of the memory].
     #[arg(help_heading = "Reading", long, value_name = "SIZE", value_parser = size::parse)]
     pub(super) ahead: Option<u64>,
     /// I/O mode of files: auto, cached (never ask the daemon on open) or passthrough (the kernel
     /// reads chunk files; needs root).
     #[arg(help_heading = "Reading", long, value_name = "MODE", default_value = "auto", hide_possible_values = true, value_parser = choice::<IoOption>())]
     pub(super) io: IoOption,
-    /// Take requests from the kernel through io_uring, which is about twice as fast for trees of
-    /// small files (Linux 6.14; root has to allow it with
-    /// `echo Y > /sys/module/fuse/parameters/enable_uring`).
+    /// Take requests from the kernel through io_uring, about twice as fast for trees of small files
+    /// (Linux 6.14; root has to allow it with `echo Y > /sys/module/fuse/parameters/enable_uring`).
     #[arg(help_heading = "Mount", long, env = "ICECHUNKFS_IO_URING", value_parser = clap::builder::FalseyValueParser::new())]
     pub(super) io_uring: bool,
     /// Allow access by other users; the kernel checks file modes.
@@ -173,9 +169,9 @@ pub(crate) struct MountArgs {
     /// Show this group as the owner of all files.
     #[arg(long, value_name = "ID")]
     pub(super) gid: Option<u32>,
-    /// Show modes without these permissions, in octal: files have 666 and directories 777 before.
-    /// The control files follow it: all who may write `.icechunk/commit` can commit. With
-    /// --allow-other and --gid, a group shares the mount.
+    /// Remove these permissions, in octal, from the modes: 666 of files, 777 of directories. The
+    /// control files follow it: all who may write `.icechunk/commit` can commit. With --allow-other
+    /// and --gid, a group shares the mount.
     #[arg(long, value_name = "MASK", value_parser = parse_mask)]
     pub(super) umask: Option<u16>,
     /// A mask like --umask, for files only.
@@ -184,25 +180,24 @@ pub(crate) struct MountArgs {
     /// A mask like --umask, for directories only.
     #[arg(long, value_name = "MASK", value_parser = parse_mask)]
     pub(super) dmask: Option<u16>,
-    /// With --allow-other, let other users read these parts of .icechunk, which is for you alone
-    /// otherwise: at, view, HEAD, info.json, log, status, stats, netcdf and others, separated by
-    /// commas. Repeatable.
+    /// With --allow-other, let other users read these parts of .icechunk: at, view, HEAD,
+    /// info.json, log, status, stats, netcdf and others, separated by commas. Repeatable.
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = ControlParts::named)]
     pub(super) share_control: Vec<ControlParts>,
     /// Answer requests for extended attributes (`getfattr -n user.icechunk.chunk FILE`) in a
-    /// writable mount, too. Each write to a file then takes another request.
+    /// writable mount, too. Each write then takes another request.
     #[arg(long)]
     pub(super) xattrs: bool,
-    /// Serve the counts of .icechunk/stats over HTTP at ADDRESS:PORT, for Prometheus. All who can
-    /// connect can read them.
+    /// Serve the counts of .icechunk/stats over HTTP, for Prometheus. All who can connect can read
+    /// them.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(super) metrics: Option<SocketAddr>,
-    /// Answer requests for the counts that call this server NAME, too, not only by its address,
-    /// `localhost` or the name of the machine. Repeatable.
+    /// Answer requests for the counts to this host name, too, not only to the address, `localhost`
+    /// or the name of the machine. Repeatable.
     #[arg(long, value_name = "NAME", requires = "metrics")]
     pub(super) metrics_host: Vec<String>,
-    /// Log each request that reaches the daemon to this file, one JSON object a line. Other users
-    /// must neither own it nor be able to write to it.
+    /// Log each request to the daemon to this file, one JSON object a line. Other users must not
+    /// own it or be able to write to it.
     #[arg(long, value_name = "FILE")]
     pub(super) access_log: Option<PathBuf>,
     /// Run this command with `sh -c` after each commit of this mount. It gets ICECHUNKFS_SNAPSHOT,
@@ -233,8 +228,8 @@ pub(crate) struct MountArgs {
     /// Options in the form of mount(8), such as ro,allow_other,tag=v1,memory=256M,nonempty.
     #[arg(help_heading = "Mount", short = 'o', value_name = "OPT[,OPT...]")]
     pub(super) options: Vec<String>,
-    /// Log to this file instead of the system log. Other users must neither own it nor be able to
-    /// write to it.
+    /// Log to this file instead of the system log. Other users must not own it or be able to write
+    /// to it.
     #[arg(help_heading = "Mount", long, value_name = "FILE")]
     pub(super) log_file: Option<PathBuf>,
     #[command(flatten)]
@@ -333,8 +328,8 @@ impl MountArgs {
         let is_for_writing = self.scratch() != Scratch::Default || self.discard || self.refuse_uncommitted;
         if self.follow.is_some() && is_for_writing {
             return Err(Error::invalid(
-                "a mount that follows its branch is read-only: it takes none of --scratch, --discard, \
-                 --refuse-uncommitted and --ephemeral",
+                "a mount that follows its branch is read-only: it does not take --scratch, --discard, \
+                 --refuse-uncommitted or --ephemeral",
             ));
         }
         self.repo.store.endpoint().map(drop)

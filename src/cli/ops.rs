@@ -20,8 +20,7 @@ pub(crate) struct OpsArgs {
     count: Option<usize>,
     /// Print a list of {"at", "operation", "file"} and the members of the operation: "branch",
     /// "tag", "snapshot", "previous", "from_version", "to_version", "flag", "value", "status",
-    /// "reason", "kind". "file" is the copy of the repository's state at that time; null for the
-    /// newest.
+    /// "reason", "kind". "file" is the copy of the repository's state then, null for the newest.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -17,14 +17,14 @@ use icechunkfs_store::storage::settings::Settings;
 /// of the settings applies to all later options.
 #[derive(Debug, Args)]
 pub(super) struct PlaceArgs {
-    /// The mountpoint of a branch, where the result is an uncommitted change; or a repository (a
-    /// path or a URL), where it is committed at once.
+    /// The mountpoint of a branch, for an uncommitted change; or a repository (a path or a URL),
+    /// for a commit at once.
     #[arg(index = 1, value_name = "MOUNTPOINT|REPO")]
     place: OsString,
     /// The branch that gets the commit [default: main]; a mount has its own.
     #[arg(long, value_name = "NAME")]
     branch: Option<String>,
-    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
+    /// Set a metadata item; VALUE is JSON or text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
     #[command(flatten)]
@@ -47,7 +47,8 @@ impl PlaceArgs {
         ];
         if let Some((option, _)) = for_commits.into_iter().find(|(_, is_given)| *is_given) {
             return Err(Error::invalid(format!(
-                "{option} does not go with a mount, where a {name} is an uncommitted change: {name} without it, then commit"
+                "{option} cannot be used with a mount, where a {name} is an uncommitted change: {name} without it, \
+                 then commit"
             )));
         }
         control_client::open_writable(Path::new(&self.place))

@@ -49,7 +49,7 @@ const DEEPEST: usize = 4096;
 pub(crate) struct PrefetchArgs {
     /// The mountpoint of the repository.
     mountpoint: PathBuf,
-    /// A path in the mount: read what is at and below it [default: everything].
+    /// Read what is at and below this path in the mount [default: everything].
     path: Option<String>,
     /// Read only this part of the array at PATH, in Python's notation: 0:100,:,-5 (elements, not
     /// chunks).
@@ -179,13 +179,13 @@ impl ChunkRanges {
         let read = file.and_then(|file| File::from(file).take(MAX_DOCUMENT).read_to_end(&mut document));
         read.map_err(|e| match e.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-                Error::invalid(format!("--slice goes with an array, and {place} is not one"))
+                Error::invalid(format!("--slice needs an array, and {place} is not an array"))
             }
             _ => Error::io(shown(mount, &path), e),
         })?;
         if json::parse::<Node>(&document, &mut Meter::brief("a zarr.json")).is_ok_and(|node| node.node_type != "array")
         {
-            return Err(Error::invalid(format!("--slice goes with an array, and {place} is a group")));
+            return Err(Error::invalid(format!("--slice needs an array, and {place} is a group")));
         }
         let metadata = ArrayMetadata::parse(&document).context(|| shown(mount, &path))?;
         Ok(ChunkRanges { encoding: metadata.key_encoding, ranges: slices.chunks(&document)? })

@@ -8,15 +8,15 @@ use icechunkfs_base::error::Result;
 #[derive(Debug, Args)]
 #[command(mut_arg("location", in_working_directory))]
 pub(crate) struct PullArgs {
-    /// The repository that has the commits: a path or a URL (also https://) [default: the one that
-    /// REPO was cloned from].
+    /// The repository that has the commits: a path or a URL [default: the one that REPO was cloned
+    /// from].
     #[arg(index = 2, value_name = "SRC")]
     source: Option<String>,
     /// The branches and tags to get [default: all].
     #[arg(index = 3, value_name = "REF")]
     refs: Vec<String>,
-    /// Move branches of REPO even if they have commits that are not in SRC; no branch here then has
-    /// these commits.
+    /// Move branches of REPO even if they have commits that are not in SRC. No branch here has
+    /// these commits then.
     #[arg(long)]
     force: bool,
     /// Only show what the pull would do.

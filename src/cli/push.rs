@@ -15,15 +15,15 @@ pub(crate) struct PushArgs {
     /// The branches and tags to bring there [default: all].
     #[arg(index = 3, value_name = "REF")]
     refs: Vec<String>,
-    /// Move branches of DEST even if they have commits that are not in REPO; no branch there then
-    /// has these commits.
+    /// Move branches of DEST even if they have commits that are not in REPO. No branch there has
+    /// these commits then.
     #[arg(long)]
     force: bool,
     /// Only show what the push would do.
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// Print {"refs": [{"kind", "name", "from", "to", "change", "why"}], "commits", "objects",
-    /// "bytes"}: of each ref its target before (null if it is new) and in the source, the change
+    /// "bytes"}: of each ref its old target (null if it is new) and that in the source, the change
     /// (unchanged, created, forward, forced or refused) and the reason of a refusal; counts of what
     /// was copied.
     #[arg(long)]

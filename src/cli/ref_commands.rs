@@ -24,8 +24,8 @@ use icechunkfs_working::scratch::pending;
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Show the time and message of each commit. In repositories of version 1 this reads the
-    /// snapshots.
+    /// Show the time and message of each commit. This reads the snapshots in repositories of
+    /// version 1.
     #[arg(short, long)]
     pub(super) long: bool,
     /// Print a list of {"name", "snapshot"}; with --long also "written_at" and "message".
@@ -39,7 +39,7 @@ pub(crate) struct ListArgs {
 pub(crate) struct CreateArgs {
     /// The new name.
     name: String,
-    /// The target: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
+    /// The target: a branch, a tag, an id, or an earlier commit such as main~2.
     #[arg(long, alias = "from", value_name = "REF", default_value = DEFAULT_BRANCH)]
     at: String,
     /// Print {"name", "snapshot"}.
@@ -60,12 +60,10 @@ pub(crate) struct DeleteArgs {
 /// Arguments of commands that take a ref off its target.
 #[derive(Debug, Args)]
 pub(crate) struct RefChangeArgs {
-    /// Refuse if it does not point to this snapshot [default: the one that it points to when the
-    /// command starts].
+    /// Refuse if it does not point to this snapshot [default: its target when the command starts].
     #[arg(long, value_name = "ID")]
     expect: Option<String>,
-    /// Print {"name", "snapshot"}; after a reset also "previous". The snapshot of a deleted ref is
-    /// the one that it pointed to.
+    /// Print {"name", "snapshot"}, the last one of a deleted ref; after a reset also "previous".
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
@@ -106,7 +104,7 @@ async fn of_other_kind(repository: &Repository, kind: RefKind, name: &str) -> Op
         _ => return None,
     };
     let place = repository.storage().location();
-    Some(Error::new(ErrorKind::NotFound, format!("no {kind} `{name}` in {place}: it is {what}")))
+    Some(Error::new(ErrorKind::NotFound, format!("there is no {kind} `{name}` in {place}: it is {what}")))
 }
 
 /// Ref as it is printed.

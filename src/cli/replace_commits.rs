@@ -29,7 +29,7 @@ pub(super) fn metadata(items: &[String]) -> Result<Map<String, Value>> {
     let mut metadata = Map::new();
     for item in items {
         let (key, value) =
-            item.split_once('=').ok_or_else(|| Error::invalid(format!("--metadata {item}: it is KEY=VALUE")))?;
+            item.split_once('=').ok_or_else(|| Error::invalid(format!("--metadata {item}: expected KEY=VALUE")))?;
         let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
         metadata.insert(key.to_owned(), value);
     }

@@ -19,8 +19,8 @@ const DAY: u64 = 24 * 3600 * 1_000_000;
 /// settings applies to all later options.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RepoArgs {
-    /// The repository: a path, a URL (s3://, gs://, az://, abfs://, file://; https:// for reading
-    /// only), or a path in a mount of it.
+    /// The repository: a path, a URL (s3://, gs://, az://, abfs://, https://), or a path in a
+    /// mount.
     #[arg(index = 1, value_name = "REPO", help_heading = None)]
     pub(crate) location: String,
     #[command(flatten)]
@@ -49,11 +49,11 @@ pub(crate) struct RefArgs {
     /// Snapshot that this tag points to.
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) tag: Option<String>,
-    /// Snapshot with this id, or whose id begins so.
+    /// Snapshot with this id, or the beginning of its id.
     #[arg(long, value_name = "ID")]
     pub(crate) snapshot: Option<String>,
-    /// Newest commit of the branch that is not after this time: as in 2026-08-20T14:30:00Z or
-    /// '2026-08-20 14:30' (UTC), a date (the end of that day, UTC), or an age such as 3d.
+    /// Newest commit of the branch at this time: 2026-08-20T14:30:00Z, '2026-08-20 14:30' (UTC), a
+    /// date (its end, UTC), or an age such as 3d.
     #[arg(long, value_name = "TIME")]
     pub(crate) as_of: Option<String>,
 }
@@ -77,13 +77,11 @@ impl RefArgs {
                 Ok(id) => Ok(RefSpec::Snapshot(id)),
                 Err(_) if is_abbreviation(id) => Ok(RefSpec::Abbreviated(id.clone())),
                 Err(_) => Err(Error::invalid(format!(
-                    "--snapshot {id}: that is not an id, which has 20 letters and digits: at least {MIN_PREFIX} of them are \
-                     needed; a branch is --branch NAME, a tag --tag NAME"
+                    "--snapshot {id}: this is not a valid id: write its 20 letters and digits, or at least the first \
+                     {MIN_PREFIX}; a branch is --branch NAME, a tag --tag NAME"
                 ))),
             },
-            _ => Err(Error::invalid(
-                "name one of a branch, a tag and a snapshot; a time (as of) goes with a branch only",
-            )),
+            _ => Err(Error::invalid("name only one of a branch, a tag and a snapshot; a time (as of) needs a branch")),
         }
     }
 }

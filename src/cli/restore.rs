@@ -16,12 +16,12 @@ use icechunkfs_working::operations::request::Command;
 
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {
-    /// The path to restore: a group with everything below it, an array, one of its chunks or a
-    /// directory of them, or a zarr.json; `.` for everything.
+    /// The path to restore, with everything below it: a group, an array, a chunk, a directory of
+    /// chunks, or a zarr.json; `.` for everything.
     #[arg(index = 2)]
     path: String,
-    /// The source: a branch, a tag, a snapshot id, one of these and ~N for N commits before it, or
-    /// a time (RFC 3339 or a date): the newest commit of the branch that is not after it.
+    /// The source: a branch, a tag, an id, an earlier commit such as main~2, or a time (RFC 3339 or
+    /// a date) for the branch's newest commit then.
     #[arg(long, value_name = "REF")]
     from: String,
     /// The commit message [default: Restore PATH from REF].
@@ -32,9 +32,9 @@ pub(crate) struct RestoreArgs {
     dry_run: bool,
     /// Print {"path", "found_at", "from", "branch", "snapshot", "created", "deleted", "updated",
     /// "moved", "chunks", "elsewhere", "parents", "conflicts"}: the path, its name in REF, the
-    /// snapshots restored from and committed (null if none was), the paths of nodes, the number of
-    /// chunks, nodes that were copied because they are elsewhere now, and the restored groups above
-    /// the path.
+    /// snapshots restored from and committed (null if there is none), the paths of nodes, the
+    /// number of chunks, nodes that were copied because they are elsewhere now, and restored groups
+    /// above the path.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

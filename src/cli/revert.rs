@@ -19,24 +19,23 @@ use icechunkfs_working::operations::request::Command;
 
 #[derive(Debug, Args)]
 pub(crate) struct RevertArgs {
-    /// The commits to take back, which follow one another: snapshot ids, branches or tags, or one
-    /// of these and ~N for N commits before it.
+    /// The commits to take back, one after another in the history: branches, tags, ids, or earlier
+    /// commits such as main~2.
     #[arg(index = 2, value_name = "COMMIT", required = true)]
     commits: Vec<String>,
     /// The commit message [default: Revert "MESSAGE OF THE COMMIT"].
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
-    /// Resolve conflicts of chunks and of members of zarr.json that were changed again since: ours
-    /// keeps those of the branch, theirs takes those from before the commits, as in git [default:
-    /// refuse].
+    /// Take one side in conflicts with later changes of chunks and of members of zarr.json: ours is
+    /// the branch, theirs the state before the commits [default: refuse].
     #[arg(long, value_name = "WHOSE")]
     on_conflict: Option<Whose>,
     /// Only show what would change, and conflicts.
     #[arg(long)]
     dry_run: bool,
     /// Print {"branch", "snapshot", "reverted", "nodes", "chunks", "conflicts"}: the new snapshot
-    /// (null if there is none), the ids of the commits (newest first), counts of the changes, and
-    /// conflicts as in `status --json`. In a mount without "branch" and "conflicts".
+    /// (null if there is none), the commits (newest first), counts of changes, and conflicts as in
+    /// `status --json`. In a mount without "branch" and "conflicts".
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -24,23 +24,23 @@ pub(crate) struct RewriteLocationsArgs {
     /// The prefix of the locations: a path, or a URL (file:///data, s3://bucket/data).
     #[arg(index = 2)]
     from: String,
-    /// The prefix that they get instead, where the files are now. Files of this machine must have
-    /// the times that they had. A store does not keep times: chunks that are checked by them stay.
+    /// The new prefix, where the files are now. Local files must have the times that they had. A
+    /// store does not keep times: chunks that are checked by them stay.
     #[arg(index = 3)]
     to: String,
     /// The branch that gets the commit.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
     branch: String,
-    /// Add a container for TO, a directory, to the configuration if there is none.
+    /// Add a container for the directory TO to the configuration if there is none.
     #[arg(long)]
     set_container: bool,
-    /// Take also files that are older than those that were there.
+    /// Also accept files that are older than those that were there.
     #[arg(long)]
     allow_older: bool,
     /// The commit message [default: Locations rewritten].
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
-    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
+    /// Set a metadata item; VALUE is JSON or text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
     /// Show the result without changing anything.

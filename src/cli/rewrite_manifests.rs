@@ -33,16 +33,14 @@ pub(crate) struct RewriteManifestsArgs {
     /// The branch that gets the commit.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
     branch: String,
-    /// Split arrays by this rule instead of those in the repository's configuration:
-    /// [PATH:]DIM=N[,DIM=N], with N chunks along a dimension in one manifest. DIM is a number from
-    /// 0, a name, or * for any; PATH is a regular expression to be found in the array's path
-    /// [default: all arrays]. The first rule that matches a dimension applies. `none` splits
-    /// nothing. Later commits use the configuration again. Repeatable.
+    /// Split arrays by this rule, not by the repository's configuration: [PATH:]DIM=N[,DIM=N], with
+    /// N chunks along a dimension in one manifest. DIM is a number from 0, a name, or * for any;
+    /// PATH is a regular expression for paths [default: all]. The first matching rule applies.
+    /// `none` splits nothing. Later commits use the configuration again. Repeatable.
     #[arg(long, value_name = "RULE")]
     split: Vec<String>,
-    /// Repack small chunks, too: those that have an object each, or share one that is mostly
-    /// garbage. They are packed into objects of some MiB; the old objects stay until garbage is
-    /// collected.
+    /// Also pack small chunks that have their own object, or share one that is mostly garbage, into
+    /// objects of some MiB. The old objects stay until garbage is collected.
     #[arg(long)]
     repack: bool,
     /// With --repack, pack chunks smaller than this.
@@ -52,12 +50,11 @@ pub(crate) struct RewriteManifestsArgs {
     /// commit].
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
-    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. With --amend the others
-    /// stay. Repeatable.
+    /// Set a metadata item; VALUE is JSON or text. With --amend the others stay. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Replace the branch's newest commit instead of adding one (version 2). Only this is asked
-    /// about.
+    /// Replace the branch's newest commit instead of adding one (version 2). This asks for
+    /// confirmation.
     #[arg(long)]
     amend: bool,
     /// Print {"branch", "snapshot", "parent", "manifests", "bytes", "arrays"}: manifests and their
@@ -136,7 +133,7 @@ pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
                 print_rewrite(&repository, [before, snapshot], repacked.as_ref(), arguments).await
             }
             CommitOutcome::Nothing | CommitOutcome::Conflicts(_) => {
-                Err(Error::new(ErrorKind::Io, "the commit came to nothing, which cannot be"))
+                Err(Error::new(ErrorKind::Io, "the commit has no changes, which should not happen"))
             }
         }
     })

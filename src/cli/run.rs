@@ -45,8 +45,8 @@ const ENDING: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The command and its arguments, after `--`. Its working directory is the mount, whose path is
-    /// also in its environment as ICECHUNKFS_MOUNT.
+    /// The command and its arguments, after `--`. It runs in the mount, whose path is also in
+    /// ICECHUNKFS_MOUNT.
     #[arg(index = 2, last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
     /// The branch [default: main].
@@ -56,8 +56,8 @@ pub(crate) struct RunArgs {
     new_branch: NewBranchArgs,
     #[command(flatten)]
     commit: CommitSettings,
-    /// Keep what the command wrote if it fails, too, in a scratch directory whose name is printed
-    /// [default: discard it].
+    /// Keep what a failed command wrote in a scratch directory, whose name is printed [default:
+    /// discard it].
     #[arg(long)]
     keep: bool,
     /// Mount at this empty directory [default: a temporary one].
@@ -177,7 +177,7 @@ impl Job {
             let [scratch, repository] = [&*scratch.to_string_lossy(), &arguments.repo.location].map(shell::quote);
             let branch = arguments.branch.as_deref().map(mounts::branch_option).unwrap_or_default();
             note(&format!(
-                "the work is kept; to go on with it: icechunkfs mount --scratch {scratch}{branch} {repository} DIR"
+                "the work is kept; to continue with it: icechunkfs mount --scratch {scratch}{branch} {repository} DIR"
             ));
         }
         outcome
@@ -222,7 +222,7 @@ impl Job {
     fn commit(&mut self, request: &Command) -> Result<()> {
         jobs::keep(&self.scratch)?;
         let answer = control_client::execute(&self.mount, request).context(
-            || "whether the work is committed is not known (`icechunkfs log` tells), as the daemon has not answered",
+            || "it is not known whether the work is committed (`icechunkfs log` tells), as the daemon has not answered",
         )?;
         control_client::check(&answer).map_err(|error| {
             // The mount is gone when the user reads that.

@@ -30,14 +30,14 @@ const NAMES: usize = 13;
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// The group or array; the root by default.
+    /// The group or array [default: the root].
     #[arg(index = 2, default_value = "")]
     path: String,
     #[command(flatten)]
     reference: RefArgs,
     /// Print {"path", "kind", "zarr_json", "chunks", "all_chunks", "bytes", "last_change"}: the
-    /// number of stored chunks, that of the whole grid, their bytes, and the commit ({"id",
-    /// "message", "written_at"}) that changed it last; null if it is not known.
+    /// stored chunks, those of the whole grid, bytes, and the commit ({"id", "message",
+    /// "written_at"}) that changed it last, null if it is not known.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

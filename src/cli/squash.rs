@@ -25,12 +25,12 @@ pub(crate) struct SquashArgs {
     /// The new commit message [default: the messages of all commits, oldest first].
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
-    /// Set a metadata item; VALUE is JSON, otherwise text. The items of the combined commits stay,
-    /// the newest of each name. Repeatable.
+    /// Set a metadata item; VALUE is JSON or text. Other items stay, the newest of each name.
+    /// Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Print {"branch", "snapshot", "replaced", "parent", "kept"}: the new snapshot's id, the ids
-    /// that it replaces (newest first), and refs that still point to one of them.
+    /// Print {"branch", "snapshot", "replaced", "parent", "kept"}: the new snapshot, the ids that
+    /// it replaces (newest first), and the refs that still point to one of them.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -46,8 +46,8 @@ pub(crate) struct RangeArgs {
     /// Combine this many commits.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     last: Option<u32>,
-    /// Combine this commit and all after it: a branch, a tag, an id, or one of them and ~N for N
-    /// commits before it.
+    /// Combine this commit and all after it: a branch, a tag, an id, or an earlier commit such as
+    /// main~2.
     #[arg(long, value_name = "REF")]
     from: Option<String>,
     /// Combine all commits after this one.
@@ -127,7 +127,7 @@ async fn range(repository: &Repository, branch: &str, range: &RangeArgs) -> Resu
     };
     match commits.as_slice() {
         [] | [_] => Err(Error::invalid(format!(
-            "that is no more than one commit of branch `{branch}`: `icechunkfs amend` gives it another message"
+            "that is only one commit of branch `{branch}`: `icechunkfs amend` gives it another message"
         ))),
         [.., oldest] if oldest.parent.is_none() => Err(Error::invalid(format!(
             "{} is the commit that the repository begins with, which stays: begin with the one after it",

@@ -25,8 +25,8 @@ const SHARE: u64 = 4;
 
 #[derive(Debug, Args)]
 pub(crate) struct StatsArgs {
-    /// The snapshot whose arrays are listed: a branch, a tag, a snapshot id, or one before it, such
-    /// as main~2.
+    /// The snapshot whose arrays are listed: a branch, a tag, an id, or an earlier commit such as
+    /// main~2.
     #[arg(index = 2, value_name = "REF", default_value = DEFAULT_BRANCH)]
     reference: String,
     /// Number of snapshots and manifests to read at a time.
@@ -191,7 +191,7 @@ fn chunks(stats: &Stats) -> String {
     }
     if stats.dead_bytes > 0 {
         text += &format!(
-            "no chunk has {} in {} objects whose other chunks are in use\n",
+            "{} are unused in {} objects whose other chunks are in use\n",
             size::text(stats.dead_bytes),
             size::grouped(stats.dead_in)
         );

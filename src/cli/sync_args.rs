@@ -25,9 +25,9 @@ use icechunkfs_working::scratch::directory::state_directory;
 /// The first repository, and how to reach it and the second one.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TwoRepos {
-    /// Set an option for the second repository where both are in object stores, such as
-    /// region=eu-west-1 or profile=backup; flags have no value: anonymous. The options below are
-    /// then for the first one only, otherwise for the one that is in an object store. Repeatable.
+    /// Set an option for the second repository if both are in object stores, such as
+    /// region=eu-west-1 or anonymous. The options below then apply to the first one, otherwise to
+    /// the one in an object store. Repeatable.
     #[arg(long, value_name = "OPTION[=VALUE]")]
     other: Vec<String>,
     #[command(flatten)]
@@ -58,7 +58,8 @@ impl TwoRepos {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!(
-                    "{0}: you did not clone it, so that no second repository is known: name one, as in `icechunkfs {command} {0} OTHER`",
+                    "{0}: you did not clone it, so the second repository is not known: name one, as in `icechunkfs \
+                     {command} {0} OTHER`",
                     printable::line(location)
                 ),
             ));

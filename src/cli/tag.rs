@@ -10,7 +10,7 @@ use icechunkfs_repo::repo::change_refs::RefKind;
 
 #[derive(Debug, Args)]
 pub(crate) struct TagArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
+    /// The repository: a path or a URL.
     repo: String,
     #[command(subcommand)]
     action: TagAction,
@@ -29,7 +29,7 @@ pub(crate) enum TagAction {
 
 #[derive(Debug, Args)]
 pub(crate) struct ListTagsArgs {
-    /// List the names of deleted tags instead, which cannot be used again; with --json as a list.
+    /// List the names of deleted tags instead, which cannot be used again.
     #[arg(long, conflicts_with = "long")]
     deleted: bool,
     #[command(flatten)]

@@ -22,10 +22,10 @@ const MIB: f64 = (1 << 20) as f64;
 pub(crate) struct TopArgs {
     /// The mountpoint.
     mountpoint: PathBuf,
-    /// Seconds between two looks, from 0.1 on.
+    /// Seconds between updates, from 0.1 on.
     #[arg(short, long, value_name = "SECONDS", default_value_t = 2.0)]
     delay: f64,
-    /// Number of looks; without it until it is interrupted.
+    /// Number of updates [default: until it is interrupted].
     #[arg(short = 'n', long, value_name = "COUNT")]
     iterations: Option<u64>,
 }

@@ -24,7 +24,7 @@ pub(crate) struct UndoArgs {
     #[arg(long)]
     dry_run: bool,
     /// Print {"operation", "at", "branch", "previous", "snapshot"}: the operation as in `ops
-    /// --json`, and where the branch was and is; null where there is no branch.
+    /// --json`, and where the branch was and is (null if nowhere).
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -29,13 +29,12 @@ const ENDING: Duration = Duration::from_secs(10);
 pub(crate) struct UnmountArgs {
     /// The mountpoint.
     mountpoint: PathBuf,
-    /// Refuse if there are uncommitted changes. Otherwise they stay in the scratch directory, for
+    /// Refuse if there are uncommitted changes. Otherwise they stay in the scratch directory for
     /// the next mount.
     #[arg(long)]
     require_clean: bool,
-    /// Detach the mount now, without asking its daemon, which may hang. Programs keep their open
-    /// files, and the daemon ends with the last of them. Uncommitted changes stay in the scratch
-    /// directory.
+    /// Detach the mount now, without asking its daemon. Programs keep their open files, and the
+    /// daemon ends with the last of them. Uncommitted changes stay in the scratch directory.
     #[arg(long, short_aliases = ['f', 'l'], conflicts_with = "require_clean")]
     force: bool,
 }
@@ -79,7 +78,7 @@ pub(crate) fn run(arguments: &UnmountArgs) -> Result<()> {
 /// Unmounts the mount of another user, whose daemon is not asked anything.
 fn of_other_user(mountpoint: &Mountpoint, mount: OpenMount, require_clean: bool) -> Result<()> {
     if require_clean {
-        mount.require_own().map_err(|e| e.context("whether there are uncommitted changes is not known"))?;
+        mount.require_own().map_err(|e| e.context("it is not known whether there are uncommitted changes"))?;
     }
     let owner = mount.mount().owner.map_or_else(|| "unknown".to_owned(), trust::name_of);
     unmount::unmount(mountpoint, mount, UnmountMode::Polite)?;

@@ -76,7 +76,7 @@ const OPTIONS: [(&str, &str, &str); 25] = [
     ("branch", "-d", "a branch is deleted by: icechunkfs branch REPO delete NAME"),
     ("branch", "-D", "a branch is deleted by: icechunkfs branch REPO delete NAME --yes"),
     ("branch", "-b", "a branch is made by: icechunkfs branch REPO create NAME"),
-    ("branch", "-m", "there is no renaming: create the new name with --at OLD-NAME, then delete the old one"),
+    ("branch", "-m", "a branch cannot be renamed: create the new name with --at OLD-NAME, then delete the old one"),
     ("tag", "-m", "a tag has no message: icechunkfs tag REPO create NAME --at REF"),
     ("tag", "-a", "a tag has no message: icechunkfs tag REPO create NAME --at REF"),
     ("tag", "-f", "tags never change: create another one"),

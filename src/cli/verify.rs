@@ -29,9 +29,8 @@ pub(crate) struct VerifyArgs {
     /// objects].
     #[arg(index = 2, value_name = "REF")]
     reference: Option<String>,
-    /// Check chunk objects, too: each must exist and be long enough for its references. Objects
-    /// with virtual chunks are checked as far as they may be read (--allow-virtual), and must not
-    /// have changed.
+    /// Also check that chunk objects exist and are long enough. Objects with virtual chunks are
+    /// checked if they may be read (--allow-virtual), and must not have changed.
     #[arg(long)]
     chunks: bool,
     /// Print {"findings": [{"severity", "rule", "object", "node", "chunks", "message", "times"}],

@@ -7,13 +7,12 @@ use icechunkfs_views::views::options::{RecordDimension, Sharding, ViewOptions, p
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ViewArgs {
-    /// Form in which the snapshot is shown: zarr (version 3, as stored), zarr2 (version 2) or
-    /// netcdf (a NetCDF-4 file for each group), with modifiers after commas. Of zarr and zarr2:
-    /// unshard (the inner chunks of shards as chunks). Of zarr: shard=64x64 (chunks in shards of so
-    /// many for each dimension), consolidated (fresh consolidated metadata in each group). Of
-    /// netcdf: record-dimension=NAME (the unlimited dimension; auto for time, if it is the first),
-    /// classic-types (64-bit integers as double, for programs that have no others), groups=nested
-    /// (one file, whose groups are those of the repository). All but zarr alone are read-only.
+    /// Form of the snapshot: zarr (version 3, as stored), zarr2 (version 2) or netcdf (a NetCDF-4
+    /// file for each group), with modifiers after commas. Of zarr and zarr2: unshard (inner chunks
+    /// of shards as chunks). Of zarr: shard=64x64 (shards of 64x64 chunks), consolidated
+    /// (consolidated metadata in each group). Of netcdf: record-dimension=NAME (the unlimited
+    /// dimension; auto: time, if it is the first), classic-types (64-bit integers as double),
+    /// groups=nested (one file). All but zarr alone are read-only.
     #[arg(long, value_name = "VIEW[,MODIFIER...]", default_value = "zarr")]
     view: ViewOptions,
     /// The same as the modifier unshard.

@@ -21,13 +21,13 @@ pub(crate) struct VirtualArgs {
     #[arg(long, value_name = "PREFIX", env = "ICECHUNKFS_ALLOW_VIRTUAL", hide_env = true, value_delimiter = '\n')]
     pub(super) allow_virtual: Vec<String>,
     /// Read virtual chunks below FROM (a URL; vcc://NAME is a container) from TO instead, a path or
-    /// a URL: for data that have moved, or a copy of them. Allows FROM. Repeatable.
+    /// a URL of moved or copied data. Allows FROM. Repeatable.
     #[arg(long, value_name = "FROM=TO", env = "ICECHUNKFS_VIRTUAL_MAP", hide_env = true, value_delimiter = '\n')]
     pub(super) virtual_map: Vec<String>,
-    /// Set an option for everything below PREFIX: KEY is an option of object stores, such as
-    /// region, endpoint_url, profile, anonymous or secrets (a file). `PREFIX,unchecked` reads
-    /// objects even if they changed after the reference was made. Allows nothing. Repeatable.
-    /// Secrets, such as header, are accepted only in the variable, which adds to the option.
+    /// Set an option of object stores for everything below PREFIX, such as region, endpoint_url,
+    /// profile, anonymous or secrets (a file). `PREFIX,unchecked` reads objects even if they
+    /// changed after the reference was made. Allows nothing. Repeatable. Secrets, such as header,
+    /// are accepted only in the variable, which adds to the option.
     #[arg(long, value_name = "PREFIX,KEY=VALUE", value_delimiter = '\n')]
     pub(super) virtual_option: Vec<String>,
 }

@@ -55,13 +55,13 @@ impl<R: Requests> Device<R> {
     fn negotiate_rings(&self, rings: &Prepared, config: &mut KernelConfig) -> io::Result<()> {
         rings.make()?;
         config.add_capabilities(InitFlags::FUSE_OVER_IO_URING).map_err(|_| {
-            io::Error::other("the kernel offers no requests through io_uring: `icechunkfs doctor` tells why")
+            io::Error::other("the kernel does not offer requests through io_uring: `icechunkfs doctor` tells why")
         })?;
         // Each entry has memory for the largest request.
         config
             .set_max_write(ring::MAX_REQUEST)
             .map(drop)
-            .map_err(|most| io::Error::other(format!("the kernel takes no requests of more than {most} bytes")))
+            .map_err(|most| io::Error::other(format!("the kernel does not take requests of more than {most} bytes")))
     }
 }
 

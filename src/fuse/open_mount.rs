@@ -174,7 +174,7 @@ impl OpenMount {
         let mut last = None;
         for _ in 0..mountpoint::TRIES {
             let Some(mount) = mount_table::find_id(id)?.filter(Mount::is_icechunkfs) else {
-                let message = format!("{place} is in no icechunkfs mount: name a mountpoint, or change into one");
+                let message = format!("{place} is not in an icechunkfs mount: name a mountpoint, or change into one");
                 return Err(Error::new(ErrorKind::NotFound, message));
             };
             match Mountpoint::find(&mount.mountpoint).and_then(|mountpoint| mounted_at(&mountpoint)) {
@@ -319,9 +319,7 @@ impl OpenMount {
         let place = self.mount.mountpoint.display();
         Err(Error::new(
             ErrorKind::NotFound,
-            format!(
-                "the current directory has no path in the mount at {place} any more: change into one that is there"
-            ),
+            format!("the current directory no longer has a path in the mount at {place}: change into one that exists"),
         ))
     }
 

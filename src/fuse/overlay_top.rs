@@ -26,7 +26,7 @@ impl WorkingFaces {
     /// Returns the error for a change of the mount's root other than that of its entry.
     pub(super) fn top_error(&self) -> Error {
         let name = self.root.entry().map_or("", |entry| &entry.name);
-        Error::new(ErrorKind::NotPermitted, format!("the root of this mount has `{name}` only: write below it"))
+        Error::new(ErrorKind::NotPermitted, format!("the root of this mount has only `{name}`: write below it"))
     }
 
     /// Returns the attributes of the mount's root.

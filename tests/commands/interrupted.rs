@@ -64,7 +64,7 @@ fn the_second_key_cancels_a_commit_that_is_not_published() {
     let before = messages(&writable);
     let (shown, is_success) = pressed(&writable, "writing manifests", 2);
     assert!(shown.contains(".icechunk/commit") && shown.contains("again cancels"), "{shown}");
-    assert!(!is_success && shown.contains("was cancelled") && shown.contains("the changes stay"), "{shown}");
+    assert!(!is_success && shown.contains("was canceled") && shown.contains("the changes stay"), "{shown}");
     assert_eq!(messages(&writable), before);
     // The same changes can be committed, and nothing of the ticket stays.
     run_on(writable.root(), &["commit", "-m", "again"]).success();
@@ -78,7 +78,7 @@ fn a_commit_that_is_being_published_is_not_cancelled() {
     }
     let writable = stalled("commit.publish");
     let (shown, is_success) = pressed(&writable, "publishing", 2);
-    assert!(is_success && shown.contains("cannot be cancelled"), "{shown}");
+    assert!(is_success && shown.contains("cannot be canceled"), "{shown}");
     assert_eq!(messages(&writable)[0], "a group");
     // One key alone changes nothing.
     let writable = stalled("commit.manifests");

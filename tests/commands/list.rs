@@ -275,7 +275,7 @@ fn commands_without_a_mountpoint_use_the_mount_of_the_current_directory() {
     assert!(log.contains("from within"), "{log}");
     for command in ["status", "diff", "commit", "refresh", "discard"] {
         let outside = run_in(directory.path(), &[command]).failure();
-        assert!(outside.contains("is in no icechunkfs mount"), "{command}: {outside}");
+        assert!(outside.contains("is not in an icechunkfs mount"), "{command}: {outside}");
     }
 }
 

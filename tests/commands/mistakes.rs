@@ -217,7 +217,7 @@ fn a_group_that_two_mounts_made_is_settled_by_the_command_that_is_told() {
     assert!(!two.read_control("status").contains("conflict"), "{}", two.read_control("status"));
     assert_eq!(two.read_control("conflicts"), "no conflicts\n");
     let done = run_on(two.root(), &["commit", "--strict", "-m", "two"]).text();
-    assert!(!done.contains("no group") && done.contains("rebased onto 1 concurrent commit"), "{done}");
+    assert!(!done.contains("belong to a group") && done.contains("rebased onto 1 concurrent commit"), "{done}");
     let keys = Reference::open(&place).keys();
     assert_eq!([&keys["g/a/c/0"][..], &keys["g/b/c/0"]], [b"aa", b"bb"]);
 }
@@ -266,7 +266,10 @@ fn a_removed_group_in_which_others_made_a_node_is_named() {
         Reference::open(&place).commit(&[(&key, GROUP.as_bytes())], "a node");
         let refused = run_on(&root, &["commit", "-m", "less"]).failure();
         let told = refused.split("icechunkfs discard ").nth(1).unwrap().split(", then").next().unwrap();
-        assert!(refused.contains(&format!("/g/{name}")) && refused.contains("to keep what they added"), "{refused}");
+        assert!(
+            refused.contains(&format!("/g/{name}")) && refused.contains("to keep what the other side added"),
+            "{refused}"
+        );
         shell(&format!("{} discard {told}", program())).success();
         run_on(&root, &["refresh"]).success();
         assert_eq!(mount.read_control("conflicts"), "no conflicts\n");
@@ -392,7 +395,7 @@ fn what_a_job_has_left_is_mounted_by_the_command_that_is_told() {
     let job = |line: &str| run_on(&place, &["run", "--branch", "trial", "-m", "x", "--", "sh", "-c", line]);
     let refused = job("echo '{' > zarr.json").failure();
     assert_eq!(refused.matches("not committed").count(), 1, "{refused}");
-    let told = refused.split("to go on with it: icechunkfs ").nth(1).unwrap().lines().next().unwrap();
+    let told = refused.split("to continue with it: icechunkfs ").nth(1).unwrap().lines().next().unwrap();
     let mountpoint = directory.path().join("mnt");
     std::fs::create_dir(&mountpoint).unwrap();
     let _mount = common::Unmounted(vec![mountpoint.clone()]);
@@ -488,9 +491,9 @@ fn command_lines_with_a_mistake_are_answered_with_what_was_meant() {
         ("log REPO:main", "--branch 'main'"),
         ("log REPO@v1", "--tag 'v1'"),
         ("log file:/no/such/place", "file:///no/such/place"),
-        ("tag REPO create main~1", "means a commit already"),
-        ("tag REPO create 1CECHNKREP0F1RSTCMT0", "means a commit already"),
-        ("ls REPO --snapshot 1CE", "at least 4 of them"),
+        ("tag REPO create main~1", "already means a commit"),
+        ("tag REPO create 1CECHNKREP0F1RSTCMT0", "already means a commit"),
+        ("ls REPO --snapshot 1CE", "at least the first 4"),
         ("ls REPO --snapshot main", "--branch"),
         ("revert REPO 1CECHNKREP0F1RSTCMT0", ""),
         ("log http://127.0.0.1:99999/x", "invalid port"),

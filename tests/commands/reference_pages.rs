@@ -56,11 +56,28 @@ fn row(arg: &Arg) -> String {
     format!("| {} | {meaning} |\n", usage(arg))
 }
 
-/// Returns the tables of a command's arguments, one for each heading, without the headings in
-/// `elsewhere`, which are named.
-fn tables(command: &Command, elsewhere: &[&str]) -> String {
-    let shown = |arg: &&Arg| !arg.is_hide_set() && !COMMON.contains(&arg.get_id().as_str());
-    let mut arguments: Vec<&Arg> = command.get_arguments().filter(shown).collect();
+fn is_shown(arg: &Arg) -> bool {
+    !arg.is_hide_set() && !COMMON.contains(&arg.get_id().as_str())
+}
+
+/// Returns a heading without its part in brackets.
+fn short(heading: &str) -> &str {
+    heading.split(" (").next().unwrap_or(heading)
+}
+
+/// Rows that the section of a command does not repeat.
+#[derive(Default)]
+struct KnownRows {
+    /// Rows of the page of `mount`.
+    of_mount: Vec<String>,
+    /// Rows of the table of options that several commands have.
+    shared: Vec<String>,
+}
+
+/// Returns the tables of a command's arguments, one for each heading. Arguments whose rows are
+/// `known`, and those below the headings `elsewhere`, are only named.
+fn tables(command: &Command, elsewhere: &[&str], known: &KnownRows) -> String {
+    let mut arguments: Vec<&Arg> = command.get_arguments().filter(|arg| is_shown(arg)).collect();
     // Positional ones first, in their order on the command line.
     arguments.sort_by_key(|arg| arg.get_index().unwrap_or(usize::MAX));
     let mut headings: Vec<Option<&str>> = vec![None];
@@ -70,14 +87,24 @@ fn tables(command: &Command, elsewhere: &[&str]) -> String {
         }
     }
     let mut out = String::new();
+    let mut also: Vec<String> = Vec::new();
     for heading in headings {
-        let name = heading.map(|heading| heading.split(" (").next().unwrap_or(heading));
+        let name = heading.map(short);
         if let Some(name) = name.filter(|name| elsewhere.contains(name)) {
-            out.push_str(&format!("Takes the options \"{name}\" of [mount](mount.md), too.\n\n"));
+            also.push(format!("[{name}](mount.md)"));
             continue;
         }
-        let rows: String =
-            arguments.iter().filter(|arg| arg.get_help_heading() == heading).map(|arg| row(arg)).collect();
+        let mut rows = String::new();
+        for arg in arguments.iter().filter(|arg| arg.get_help_heading() == heading) {
+            let row = row(arg);
+            if known.of_mount.contains(&row) {
+                also.push(format!("[{}](mount.md)", usage(arg)));
+            } else if known.shared.contains(&row) {
+                also.push(usage(arg));
+            } else {
+                rows.push_str(&row);
+            }
+        }
         if rows.is_empty() {
             continue;
         }
@@ -85,6 +112,9 @@ fn tables(command: &Command, elsewhere: &[&str]) -> String {
             out.push_str(&format!("## {heading}\n\n"));
         }
         out.push_str(&format!("| option | meaning |\n|---|---|\n{rows}\n"));
+    }
+    if !also.is_empty() {
+        out.push_str(&format!("Also: {}.\n\n", also.join(", ")));
     }
     out
 }
@@ -115,27 +145,73 @@ fn mount_page() -> String {
     let mount = program.find_subcommand_mut("mount").unwrap();
     let mut page = format!("# icechunkfs mount\n\n{GENERATED}{}\n\n{}", about(mount), usage_of(mount));
     page.push_str(&examples(mount));
-    page.push_str(&tables(mount, &[]));
+    page.push_str(&tables(mount, &[], &KnownRows::default()));
     page.push_str(&format!("## Every command\n\n| option | meaning |\n|---|---|\n{of_all}"));
     page
 }
 
-fn section(command: &mut Command, level: usize, page: &mut String) {
+/// Headings of arguments that the page of `mount` explains.
+const OF_MOUNT: [&str; 2] = ["Object stores", "Virtual chunks"];
+/// Number of commands that share an argument which the page explains once.
+const SHARED_BY: usize = 2;
+
+fn is_on_page(command: &Command) -> bool {
+    !command.is_hide_set() && !["mount", "help"].contains(&command.get_name())
+}
+
+fn collect_rows(command: &Command, rows: &mut Vec<String>) {
+    let is_here = |arg: &&Arg| arg.get_help_heading().is_none_or(|heading| !OF_MOUNT.contains(&short(heading)));
+    rows.extend(command.get_arguments().filter(|arg| is_shown(arg)).filter(is_here).map(row));
+    for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+        collect_rows(below, rows);
+    }
+}
+
+/// Returns the first cell of a row.
+fn first_cell(row: &str) -> &str {
+    row.split(" | ").next().unwrap_or(row)
+}
+
+/// Returns the rows that are on the page of `mount`, and those that several commands have, in the
+/// order of their first use, one for an option.
+fn known_rows(program: &Command) -> KnownRows {
+    let mount = program.find_subcommand("mount").unwrap();
+    let of_mount: Vec<String> =
+        mount.get_arguments().filter(|arg| is_shown(arg) && !arg.is_positional()).map(row).collect();
+    let mut all: Vec<String> = Vec::new();
+    for command in program.get_subcommands().filter(|command| is_on_page(command)) {
+        collect_rows(command, &mut all);
+    }
+    all.retain(|row| !of_mount.contains(row));
+    let mut shared: Vec<String> = Vec::new();
+    for row in &all {
+        let uses = all.iter().filter(|other| *other == row).count();
+        let is_known = shared.iter().any(|other| first_cell(other) == first_cell(row));
+        if uses >= SHARED_BY && !is_known {
+            shared.push(row.clone());
+        }
+    }
+    KnownRows { of_mount, shared }
+}
+
+fn section(command: &mut Command, level: usize, known: &KnownRows, page: &mut String) {
     let path = command.get_bin_name().unwrap_or_default().to_owned();
     page.push_str(&format!("{} {path}\n\n{}\n\n{}", "#".repeat(level), about(command), usage_of(command)));
     page.push_str(&examples(command));
-    page.push_str(&tables(command, &["Object stores", "Virtual chunks"]));
+    page.push_str(&tables(command, &OF_MOUNT, known));
     for below in command.get_subcommands_mut().filter(|below| below.get_name() != "help") {
-        section(below, level + 1, page);
+        section(below, level + 1, known, page);
     }
 }
 
 fn commands_page() -> String {
+    let mut program = program();
+    let known = known_rows(&program);
     let mut page = format!("# Commands\n\n{GENERATED}[`icechunkfs mount`](mount.md) has a page of its own.\n\n");
-    for command in program().get_subcommands_mut() {
-        if !command.is_hide_set() && !["mount", "help"].contains(&command.get_name()) {
-            section(command, 2, &mut page);
-        }
+    page.push_str("## Options of several commands\n\nEach command names those that it takes after \"Also\".\n\n");
+    page.push_str(&format!("| option | meaning |\n|---|---|\n{}\n", known.shared.concat()));
+    for command in program.get_subcommands_mut().filter(|command| is_on_page(command)) {
+        section(command, 2, &known, &mut page);
     }
     page.trim_end().to_owned() + "\n"
 }

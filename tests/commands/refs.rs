@@ -359,7 +359,7 @@ async fn every_fixture_lists_its_refs_and_operations() {
                 with_operations += 1;
             } else {
                 let none = run_on(repo, &["ops"]).failure();
-                assert!(none.contains("keeps no log of operations"), "{none}");
+                assert!(none.contains("does not have an operations log"), "{none}");
             }
         }
         assert!(with_operations >= 3, "{}: {with_operations}", set.name);

@@ -521,7 +521,7 @@ fn times_and_unknown_names() {
     let text = repo.restore(&[".", "--from", "2999-01-01", "--dry-run"]).text();
     assert!(text.contains("already"), "the newest commit: {text}");
     let why = repo.restore(&["nothing", "--from", "v1"]).failure();
-    assert!(why.contains("/nothing") && why.contains("has nothing of that name"), "{why}");
+    assert!(why.contains("/nothing") && why.contains("does not have this path"), "{why}");
     let why = repo.restore(&["g/new", "--from", "v1"]).failure();
     assert!(why.contains("it was created later"), "{why}");
     let why = repo.restore(&["g", "--from", "no-such"]).failure();
@@ -530,7 +530,7 @@ fn times_and_unknown_names() {
     assert!(why.contains("without `..`"), "{why}");
     let mount = Writable::of(&repo.place, &[]);
     let why = restore_in(&mount, &["g", "--from", "v1", "-m", "x"]).failure();
-    assert!(why.contains("--message does not go with a mount"), "{why}");
+    assert!(why.contains("--message cannot be used with a mount"), "{why}");
     let dry = restore_in(&mount, &["g", "--from", "v1", "--dry-run"]).text();
     assert!(dry.contains("can be restored"), "{dry}");
     assert!(mount.read_control("status").contains("nothing to commit"));

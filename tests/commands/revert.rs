@@ -404,7 +404,7 @@ fn what_cannot_be_taken_back_is_told() {
     let setup = setup(SpecVersionBin::V2);
     let told = |words: &[&str]| run_on(&setup.place, &[&["revert"], words].concat()).failure();
     assert!(told(&["main", "main~2"]).contains("one after another"));
-    assert!(told(&[&setup.commits[0]]).contains("nothing is before"));
+    assert!(told(&[&setup.commits[0]]).contains("is the first one of its history"));
     run_on(&setup.place, &["branch", "create", "old", "--at", "main~2"]).success();
     assert!(told(&["main", "--branch", "old"]).contains("not in the history"));
     assert!(told(&["no-such-thing"]).contains("no-such-thing"));

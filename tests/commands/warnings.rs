@@ -97,12 +97,12 @@ fn raw_chunks_of_a_wrong_length_are_warned_of() {
         put(&mount.root().join(name).join("c/0"), [1, 2]).unwrap();
         put(&mount.root().join(name).join("c/1"), [1, 2, 3]).unwrap();
     }
-    let why = "chunk [1]: it has 3 bytes, and without compression each chunk of the array has 2";
+    let why = "chunk [1]: it has 3 bytes, but each uncompressed chunk of the array has 2";
     let expected = json!([{"path": "/raw", "why": why}]);
     assert_eq!(run_on(mount.root(), &["status", "--json"]).json()["warnings"], expected);
     assert!(commit(&mount, &["--strict"]).failure().contains(why));
     assert_eq!(commit(&mount, &["--json"]).json()["warnings"], expected);
     let verified = run_on(mount.repository(), &["verify"]);
     assert_eq!(verified.status.code(), Some(3));
-    assert!(verified.all().contains("it has 3 bytes, and without compression"), "{}", verified.all());
+    assert!(verified.all().contains("it has 3 bytes, but each uncompressed"), "{}", verified.all());
 }

@@ -46,7 +46,7 @@ fn work_is_at_hand_without_the_store_and_is_committed_when_it_is_there() {
     assert!(told.contains("offline") && !told.contains("reset") && told.contains("2 chunks"), "{told}");
     assert_eq!(line.counts().0, 0, "nothing was asked");
     let refused = locally(["commit", away.path().to_str().unwrap(), "-m", "away"]).failure();
-    assert!(refused.contains("stays offline") && refused.contains("is kept"), "{refused}");
+    assert!(refused.contains("stays offline") && refused.contains("are kept"), "{refused}");
     assert_eq!(status(&away)["is_offline"], json!(true));
     assert_eq!(errno(&away.path().join("a/c/7")), Some(libc::ENETDOWN), "the store is not asked again");
     // A proxy answers in the store's place: the cache keeps none of that.

@@ -264,7 +264,7 @@ impl Pair {
             let one = touched((base, base_numbers), (&source.keys, &source.numbers)).nodes;
             let other = touched((base, base_numbers), (&target.keys, &target.numbers)).nodes;
             // Where documents were merged before, what both have in common may be in doubt.
-            let may_doubt = errors.contains("in doubt") && !self.only_chunks_differ();
+            let may_doubt = errors.contains("it is not clear what") && !self.only_chunks_differ();
             let is_apart = oracle::are_apart(&one, &other) || (self.only_contents_differ() && !may_doubt);
             // One of the commits may conflict although all together do not: what it changed was
             // changed back.

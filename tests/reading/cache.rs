@@ -179,7 +179,7 @@ fn prefetched_chunks_are_cached_on_disk() {
     assert!(words("x").contains("not a valid slice"));
     assert!(words("1,1").contains("2 slices for an array of 1 dimensions"));
     let group = icechunkfs(line.port, &["prefetch", &place, "--slice", "1"]).failure();
-    assert!(group.contains("goes with an array"), "{group}");
+    assert!(group.contains("needs an array"), "{group}");
     let output = prefetch(&[]);
     assert!(output.starts_with("42 files"), "{output}");
     let expected = read(&first);

@@ -27,7 +27,7 @@ fn refusals_are_reported_at_once_with_advice() {
     let refusals = [
         ("403 Forbidden", "AccessDenied", "do not allow it"),
         ("403 Forbidden", "InvalidAccessKeyId", "does not know the access key"),
-        ("403 Forbidden", "SignatureDoesNotMatch", "does not fit"),
+        ("403 Forbidden", "SignatureDoesNotMatch", "does not match"),
         ("400 Bad Request", "ExpiredToken", "expired"),
         ("403 Forbidden", "RequestTimeTooSkewed", "clock is wrong"),
         ("400 Bad Request", "AuthorizationHeaderMalformed", "--region"),

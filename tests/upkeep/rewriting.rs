@@ -335,7 +335,7 @@ async fn invalid_rewrites_are_refused_and_change_nothing() {
     refused("squash", &["--last", "2", "--branch", "mian", "--yes"], "did you mean `main`");
     refused("amend", &["-m", "x"], "pass --yes");
     refused("amend", &["--yes"], "nothing to amend");
-    refused("amend", &["--unset", "x", "--yes"], "no such metadata");
+    refused("amend", &["--unset", "x", "--yes"], "does not have this metadata");
     refused("amend", &["--metadata", "__icechunk={}", "--yes"], "reserved");
     refused("rewrite-manifests", &["--split", "x"], "is not DIM=N");
     refused("rewrite-manifests", &["--amend"], "pass --yes");

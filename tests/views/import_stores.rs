@@ -147,7 +147,7 @@ fn a_pattern_stands_for_objects_that_are_appended_and_must_stay_as_they_are() {
         port,
         &["import", &format!("s3://{BUCKET}/data/night*.nc"), repo.to_str().unwrap(), "--append-dim", "time"],
     );
-    assert!(nothing.failure().contains("no object has such a name"));
+    assert!(nothing.failure().contains("no object matches this pattern"));
 }
 
 /// An array that is compared with each file that is appended is in the bucket.
@@ -309,10 +309,10 @@ fn a_server_that_lies_gets_nothing_committed() {
         icechunkfs([&["import", &url, repo.to_str().unwrap()], options].concat())
     };
     for (name, why) in [
-        ("whole.h5", "sends no parts of it: download it first"),
+        ("whole.h5", "does not send parts of it: download it first"),
         ("unproved.h5", "neither an entity tag nor a time"),
         ("weak.h5", "neither an entity tag nor a time"),
-        ("endless.h5", "does not tell its length"),
+        ("endless.h5", "does not state its length"),
         ("changing.h5", "was changed while it was read"),
         ("cut.h5", "too short"),
         ("older.h5", "was changed while it was read"),

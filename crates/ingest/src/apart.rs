@@ -240,7 +240,10 @@ pub fn plan_unconfined(source: impl Source + Send + Sync + 'static) -> Result<Me
 
 #[cfg(not(feature = "hdf5"))]
 fn read(_: File) -> Result<Metered<Plan>> {
-    Err(Error::new(ErrorKind::Unsupported, "this icechunkfs was built without the feature `import`, and reads no HDF5"))
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        "this icechunkfs was built without the feature `import`, and does not read HDF5",
+    ))
 }
 
 #[cfg(feature = "hdf5")]

@@ -89,7 +89,7 @@ fn fill_value(attribute: &Attribute, element: Element, tell: &mut impl FnMut(&st
     };
     if !element.is_number() {
         // xarray opens no group in which texts have one.
-        tell("left out, as xarray opens no group with it: the fill value of the array has it");
+        tell("left out, as xarray cannot open a group with it: the array's fill value has it");
         return None;
     }
     match element.number(&bytes)? {

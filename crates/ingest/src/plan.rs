@@ -404,7 +404,7 @@ impl Plan {
         for path in self.groups.iter().map(|group| &group.path).chain(self.arrays.iter().map(|array| &array.name)) {
             let is_below_group = path.rsplit_once('/').is_none_or(|(above, _)| groups.contains(above));
             if !is_below_group || !all.insert(path.as_str()) {
-                return Err(Error::corrupt(format!("{path}: two objects have this path, or none is above it")));
+                return Err(Error::corrupt(format!("{path}: two objects have this path, or its group is missing")));
             }
         }
         Ok(())
@@ -439,7 +439,7 @@ impl Array {
             }
         };
         if !is_sound {
-            return wrong("its data are others than those of the file");
+            return wrong("its data differ from those of the file");
         }
         if !self.is_stored() && self.chunk_bytes() > data::MAX_STORED {
             return wrong("chunks that are too long");

@@ -283,7 +283,7 @@ pub fn plan(
     dimension: &str,
     virtual_from: Option<u64>,
 ) -> Result<std::result::Result<Series, Vec<Refusal>>> {
-    let Some(first) = files.first() else { return Err(Error::invalid("no file is to be appended")) };
+    let Some(first) = files.first() else { return Err(Error::invalid("there is no file to append")) };
     if !first.arrays.iter().any(|array| axis_of(array, dimension).is_some()) {
         let mut names: Vec<&str> =
             first.arrays.iter().flat_map(|array| &array.dimension_names).map(String::as_str).collect();
@@ -458,7 +458,7 @@ fn note_attributes(
     let is_noted = |key: &str| key != HISTORY && !DECIDING.contains(&key);
     for (key, value) in file.into_iter().flatten().filter(|(key, _)| is_noted(key)) {
         if !is_same(archive.and_then(|archive| archive.get(key)), Some(value)) {
-            omissions.add(|| format!("{name}@{key}"), "left out: the array has another value, or none");
+            omissions.add(|| format!("{name}@{key}"), "left out: the array has another value, or does not have it");
         }
     }
 }
@@ -471,7 +471,7 @@ fn axis_of(array: &Array, dimension: &str) -> Option<usize> {
 fn document_of(array: &Array) -> Result<Map<String, Value>> {
     match serde_json::from_slice(&array.document()?) {
         Ok(Value::Object(document)) => Ok(document),
-        _ => Err(Error::invalid(format!("{}: a zarr.json that is no object", array.name))),
+        _ => Err(Error::invalid(format!("{}: its zarr.json is not a JSON object", array.name))),
     }
 }
 

@@ -23,7 +23,7 @@ const MAX_INPUT: u64 = 1 << 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
+    /// The repository: a path or a URL.
     repo: String,
     #[command(subcommand)]
     action: ConfigAction,
@@ -52,10 +52,10 @@ pub(crate) enum ConfigAction {
 
 #[derive(Debug, Args)]
 pub(crate) struct GetArgs {
-    /// A setting, such as manifest.splitting or virtual_chunk_containers.NAME.url_prefix; double
-    /// quotes enclose a part that contains a dot [default: all that are set].
+    /// A setting, such as manifest.splitting or virtual_chunk_containers.NAME.url_prefix, with
+    /// double quotes around a part that contains a dot [default: all that are set].
     key: Option<String>,
-    /// Show all settings, with the defaults of those that are not set.
+    /// Show all settings, with their defaults.
     #[arg(long, conflicts_with = "key")]
     all: bool,
     /// Print the value as JSON, null if it is not set; without KEY the stored configuration; with
@@ -169,7 +169,7 @@ async fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
         }
     }
     if text.is_empty() {
-        text = "nothing is set: the defaults hold (get --all shows them)\n".to_owned();
+        text = "nothing is set: the defaults apply (get --all shows them)\n".to_owned();
     }
     print(&text)
 }

@@ -17,7 +17,7 @@ pub(in crate::cli) struct StatusArgs {
     /// programs, at once; only the status can then be changed.
     #[arg(value_name = "STATUS")]
     new: Option<NewStatus>,
-    /// The reason, which refused programs are told.
+    /// The reason, which refused programs show.
     #[arg(long, value_name = "TEXT", requires = "new")]
     reason: Option<String>,
     /// Print {"status" (online, read_only or offline), "reason", "set_at"}.
@@ -35,7 +35,7 @@ pub(in crate::cli) enum NewStatus {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct MetadataArgs {
-    /// Set an item; VALUE is JSON, otherwise text. Repeatable.
+    /// Set an item; VALUE is JSON or text. Repeatable.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
     /// Remove an item. Repeatable.
@@ -50,13 +50,13 @@ pub(in crate::cli) struct MetadataArgs {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct FlagsArgs {
-    /// Allow what the flag is for: move_node, create_tag or delete_tag. Repeatable.
+    /// Allow move_node, create_tag or delete_tag. Repeatable.
     #[arg(long, value_name = "FLAG", value_parser = flag)]
     on: Vec<FeatureFlag>,
     /// Refuse it, in all programs. Repeatable.
     #[arg(long, value_name = "FLAG", value_parser = flag)]
     off: Vec<FeatureFlag>,
-    /// Let the default apply again, which is on. Repeatable.
+    /// Use the default again, which is on. Repeatable.
     #[arg(long, value_name = "FLAG", value_parser = flag)]
     unset: Vec<FeatureFlag>,
     /// Print {FLAG: {"on", "is_set"}}.
@@ -68,7 +68,7 @@ pub(in crate::cli) struct FlagsArgs {
 
 fn flag(name: &str) -> Result<FeatureFlag> {
     let known = || FeatureFlag::ALL.map(FeatureFlag::name).join(", ");
-    FeatureFlag::named(name).ok_or_else(|| Error::invalid(format!("no flag of this name: {}", known())))
+    FeatureFlag::named(name).ok_or_else(|| Error::invalid(format!("this flag is not known: use one of {}", known())))
 }
 
 pub(super) async fn status(repo: &str, arguments: &StatusArgs) -> Result<()> {

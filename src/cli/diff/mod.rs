@@ -39,21 +39,19 @@ pub(crate) const USAGE: &str =
 
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
-    /// The mountpoint of a branch, whose uncommitted changes are shown [default: the mount of the
-    /// current directory]. With FROM and TO, a repository: a path or a URL (s3://, gs://, az://,
-    /// abfs://, https://, file://).
+    /// The mountpoint of a branch, to show its uncommitted changes [default: the mount of the
+    /// current directory]. With FROM and TO, a repository: a path or a URL.
     #[arg(value_name = "MOUNTPOINT|REPO")]
     place: Option<OsString>,
-    /// The old snapshot: a branch, a tag, an id, or one of them and ~N for N commits before it.
+    /// The old snapshot: a branch, a tag, an id, or an earlier commit such as main~2.
     #[arg(requires = "to")]
     from: Option<String>,
     /// The new snapshot. Neither needs to be an ancestor of the other.
     to: Option<String>,
-    /// Show only this node and those below it, by its path in either snapshot: one that was moved
-    /// is followed.
+    /// Show only this node and those below it, by its path in either snapshot. Moves are followed.
     #[arg(value_parser = parse_root, conflicts_with = "logs")]
     path: Option<String>,
-    /// Show the lines of zarr.json that differ, with one member per line.
+    /// Show the lines of zarr.json that differ, one member per line.
     #[arg(short, long, requires = "from", conflicts_with_all = ["stat", "logs", "json"])]
     patch: bool,
     /// List each chunk, not only their number.
@@ -62,18 +60,17 @@ pub(crate) struct DiffArgs {
     /// Show only counts.
     #[arg(long, requires = "from", conflicts_with_all = ["chunks", "logs"])]
     stat: bool,
-    /// Read chunks that were written again, and leave out those with the same bytes as before.
-    /// Without it a chunk is the same if it is in the same place. Chunks in files outside the
-    /// repository are read as far as that is allowed.
+    /// Read chunks that were written again, and leave out those with the same bytes. Without it,
+    /// only chunks in the same place are the same. Chunks outside the repository are read if that
+    /// is allowed.
     #[arg(long, requires = "from", conflicts_with = "logs")]
     content: bool,
-    /// Decode the chunks that differ, and show for each array how many elements differ, by how much
-    /// at most, and the first ten of them. Chunks outside the repository are read as far as that is
-    /// allowed.
+    /// Decode the chunks that differ, and show for each array how many elements differ, the largest
+    /// difference, and the first ten. Chunks outside the repository are read if that is allowed.
     #[arg(long, requires = "from", conflicts_with_all = ["stat", "logs"])]
     values: bool,
     /// Show everything that the transaction logs of the commits after FROM up to TO list as
-    /// changed, whatever the result, as the Icechunk library does. FROM must be an ancestor of TO.
+    /// changed, as the Icechunk library does. FROM must be an ancestor of TO.
     #[arg(long, requires = "from")]
     logs: bool,
     /// Print JSON. For two snapshots: {"from", "to", "nodes", "summary"}; each node has "path",

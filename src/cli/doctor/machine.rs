@@ -88,7 +88,7 @@ fn device() -> Finding {
             "As root, run `chmod 666 /dev/fuse`",
         ),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            Finding::fail(CHECK, "a policy forbids to open it", "Start the container with --device /dev/fuse")
+            Finding::fail(CHECK, "a policy forbids opening it", "Start the container with --device /dev/fuse")
         }
         Err(error) => Finding::fail(CHECK, format!("it cannot be opened: {error}"), "Run `modprobe fuse`"),
     }
@@ -121,7 +121,7 @@ fn user_allow_other(is_root: bool) -> Finding {
         Finding::ok(CHECK, format!("not set in {CONFIGURATION}; root may use --allow-other without it"))
     } else {
         let remedy =
-            format!("Add the line `user_allow_other` to {CONFIGURATION} if other users shall read your mounts");
+            format!("Add the line `user_allow_other` to {CONFIGURATION} if other users should read your mounts");
         Finding::warn(CHECK, format!("not set in {CONFIGURATION}: --allow-other is refused"), remedy)
     }
 }

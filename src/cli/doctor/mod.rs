@@ -29,8 +29,8 @@ pub(crate) struct DoctorArgs {
     /// Check this scratch directory, not the default one.
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
-    /// Check that REPO accepts conditional writes: write a temporary object `icechunkfs-doctor-...`
-    /// beside the repository's, and remove it again.
+    /// Check conditional writes with a temporary object `icechunkfs-doctor-...` beside those of
+    /// REPO, which is removed again.
     #[arg(long, requires = "repo")]
     write: bool,
     /// Print {"ok", "checks": [{"check", "severity" (ok, warn or fail), "text", "remedy"}]}.

@@ -64,7 +64,7 @@ fn check(name: &'static str, path: &Path, must_last: bool) -> Finding {
     let Some(existing) = absolute.ancestors().find(|ancestor| ancestor.exists()) else {
         return Finding::fail(
             name,
-            format!("{}: nothing of this path exists", path.display()),
+            format!("{}: no part of this path exists", path.display()),
             "Choose another directory",
         );
     };

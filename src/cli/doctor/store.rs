@@ -49,7 +49,7 @@ pub(super) fn check(repo: &str, settings: &Settings, write: bool) -> (Vec<Findin
 fn credentials(repo: &str, settings: &Settings) -> Finding {
     const CHECK: &str = "credentials";
     match storage::credential_source(repo, settings) {
-        Ok(None) => Finding::ok(CHECK, "none are needed: the repository is on this machine"),
+        Ok(None) => Finding::ok(CHECK, "not needed: the repository is on this machine"),
         Ok(Some(source)) => Finding::ok(CHECK, format!("from {source}")),
         Err(error) => Finding::fail(CHECK, error.to_string(), "Correct them"),
     }
@@ -113,7 +113,7 @@ fn read(opened: &Result<Repository>) -> Finding {
 
 fn list(listed: &Result<Option<String>>, is_readable: bool) -> Finding {
     const CHECK: &str = "list";
-    const USES: &str = "mounts of version 2 do without; gc, verify, stats and version 1 need it";
+    const USES: &str = "mounts of version 2 work without it; gc, verify, stats and version 1 need it";
     match listed {
         Ok(_) => Finding::ok(CHECK, "allowed"),
         Err(error) if error.kind() == ErrorKind::Unsupported => Finding::ok(CHECK, format!("not offered: {USES}")),

@@ -246,7 +246,7 @@ fn a_subtree_is_exported_by_its_path() {
     assert!(command(&[&"export", &repo, &missing, &"--path", &"x/zarr.json"]).failure().contains("one file"));
     assert!(!missing.exists());
     assert!(command(&[&"export", &repo, &"s3://somewhere/x"]).failure().contains("directory of this machine"));
-    assert!(command(&[&"export", &repo, &repo.join("x")]).failure().contains("the repository is there"));
+    assert!(command(&[&"export", &repo, &repo.join("x")]).failure().contains("the repository is at, above or below"));
 }
 
 /// Every file that has its name is complete, whenever the export was ended; and the next one

@@ -157,7 +157,7 @@ fn import_lists_untracked_files_and_refuses_violations() {
     fs::create_dir(&old).unwrap();
     fs::write(old.join(".zgroup"), "{}").unwrap();
     assert!(command(&[&"import", &old, &repo]).failure().contains(".zgroup: missing field"));
-    assert!(command(&[&"import", &place.path(), &repo]).failure().contains("the repository is there"));
+    assert!(command(&[&"import", &place.path(), &repo]).failure().contains("the repository is at, above or below"));
     fs::write(source.join(".icechunkfs-export"), "{}").unwrap();
     assert!(command(&[&"import", &source, &repo]).failure().contains("was not finished"));
     let output = command(&[&"import", &old, &place.path().join("r"), &"--branch", &"dev"]).failure();

@@ -51,8 +51,8 @@ fn wrong_answers_of_a_web_server_are_errors() {
     let web = Web::new("");
     let cases = [
         ("less", "too short"),
-        ("another-part", "and the server gives"),
-        ("no-range", "and the server gives"),
+        ("another-part", "and the server sent"),
+        ("no-range", "and the server sent"),
         ("encoded", "encoded as `gzip`"),
         ("cut-off", "line broke"),
         ("silent", "did not answer"),

@@ -85,7 +85,7 @@ fn a_moved_or_linked_repository_resumes_its_work() {
     // Another one in its place is refused, though it has a snapshot of the same id.
     create(first.repository());
     let mount = Mount::prepare();
-    refused(&mount, first.repository(), first.scratch(), &[], &["there is another one now", "--discard"]);
+    refused(&mount, first.repository(), first.scratch(), &[], &["which has been replaced", "--discard"]);
     drop(mount);
     // Expired history does not make it another one.
     let mount = Mount::prepare();

@@ -152,7 +152,7 @@ impl AsRef<[u8]> for Slice {
 }
 
 fn ended_early() -> Error {
-    Error::new(ErrorKind::Io, "what made these bytes ended early")
+    Error::new(ErrorKind::Io, "the work that makes these bytes ended early")
 }
 
 /// Writer of the bytes, the only one of a [`GrowingBytes`].

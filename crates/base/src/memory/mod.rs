@@ -356,7 +356,8 @@ fn too_much(bytes: u64, what: &str, left: u64) -> Error {
     Error::new(
         ErrorKind::OutOfMemory,
         format!(
-            "{what} takes {} MiB, and the memory bound leaves {} MiB for it; raise --memory if you trust the repository",
+            "{what} needs {} MiB, but the memory bound leaves {} MiB for it; raise --memory if you trust the \
+             repository",
             bytes.div_ceil(1 << 20),
             left >> 20
         ),

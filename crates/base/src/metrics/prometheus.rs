@@ -25,7 +25,7 @@ pub fn render(gauges: &[Gauge]) -> String {
         ("local", &SOURCES.local),
         ("store", &SOURCES.store),
     ];
-    let help = "Bytes of chunks by where the daemon had them from; not those from the kernel's caches, or read by it from files.";
+    let help = "Bytes of chunks by source, without those that the kernel had in its caches or read from files.";
     head(&mut text, "chunk_bytes_total", "counter", help);
     for (source, counter) in bytes {
         line(&mut text, &format!("chunk_bytes_total{{source=\"{source}\"}}"), counter.get());

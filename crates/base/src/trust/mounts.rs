@@ -83,9 +83,12 @@ impl fmt::Display for ForeignMount {
             Some(mountpoint) => {
                 let owner = name_of(self.user());
                 let place = mountpoint.display();
-                write!(f, "{place} is a file system of user {owner}, who decides what is found below it and when")
+                write!(f, "{place} is a file system of user {owner}, who controls everything below it")
             }
-            None => f.write_str("its file system is not in the mount table, as one that was just unmounted, so that its user is not known"),
+            None => f.write_str(
+                "its file system is not in the mount table, so its user is not known: it may have been unmounted just \
+                 now",
+            ),
         }
     }
 }

@@ -66,7 +66,7 @@ macro_rules! id_type {
             fn from_str(text: &str) -> Result<Self> {
                 decode(text).map($name).ok_or_else(|| {
                     Error::invalid(format!(
-                        "`{text}` is not an id: an id is {} characters of Crockford's base 32",
+                        "`{text}` is not a valid id: an id has {} digits and letters (without I, L, O and U)",
                         ($bytes * 8_usize).div_ceil(5)
                     ))
                 })

@@ -190,7 +190,7 @@ impl TransactionLog {
         let mut meter = Meter::new("the moves of a transaction log");
         for stored in self.buffer.root().moved_nodes().into_iter().flatten() {
             let (Some(from), Some(to), Some(node)) = (stored.from(), stored.to(), stored.node_id()) else {
-                return Err(Error::corrupt(format!("transaction log {}: a move lacks a member", self.id())));
+                return Err(Error::corrupt(format!("transaction log {}: a move does not have a member", self.id())));
             };
             // Each is also looked up by its paths.
             meter.count_items::<Move>(2)?;

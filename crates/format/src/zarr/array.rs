@@ -118,7 +118,7 @@ impl ArrayMetadata {
         if document.shape.len() > MAX_RANK {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("an array of {} dimensions; {MAX_RANK} are the most", document.shape.len()),
+                format!("an array of {} dimensions; at most {MAX_RANK} are supported", document.shape.len()),
             ));
         }
         let objects = object_grid(&document)?;

@@ -55,7 +55,7 @@ impl ChunkRules {
     /// Returns the reason why a chunk of `length` bytes cannot be right, if there is one.
     pub fn length_problem(&self, length: u64) -> Option<String> {
         let expected = self.raw_length.filter(|expected| *expected != length)?;
-        Some(format!("it has {length} bytes, and without compression each chunk of the array has {expected}"))
+        Some(format!("it has {length} bytes, but each uncompressed chunk of the array has {expected}"))
     }
 }
 

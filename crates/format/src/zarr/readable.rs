@@ -122,7 +122,7 @@ impl Document {
     fn codec_problem(&self) -> Option<Problem> {
         let codecs = self.codecs.as_array()?;
         if codecs.is_empty() {
-            let text = "codecs is empty: one has to turn elements into bytes, such as `bytes`";
+            let text = "codecs is empty: add a codec that turns elements into bytes, such as `bytes`";
             return Some(Problem::certain(text.to_owned()));
         }
         let needed = codecs.iter().filter(|codec| codec.get("must_understand") != Some(&Value::Bool(false)));

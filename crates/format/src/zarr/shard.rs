@@ -295,7 +295,7 @@ fn index_codecs(codecs: Option<&Value>) -> Result<(bool, bool)> {
     if bytes {
         Ok((big_endian, checksum))
     } else {
-        Err(Error::corrupt("the index_codecs of a shard make no bytes of it"))
+        Err(Error::corrupt("the index_codecs of a shard do not produce bytes"))
     }
 }
 
@@ -330,8 +330,12 @@ fn reshaped(codec: &Value, shape: &[u64]) -> Result<Vec<u64>> {
 }
 
 fn count(grid: &[u64]) -> Result<u64> {
-    let too_many =
-        || Error::new(ErrorKind::Unsupported, format!("a shard of {grid:?} inner chunks: {MAX_INNER} are the most"));
+    let too_many = || {
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("a shard of {grid:?} inner chunks: at most {MAX_INNER} are supported"),
+        )
+    };
     if grid.len() > MAX_RANK {
         return Err(too_many());
     }

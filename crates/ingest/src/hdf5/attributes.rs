@@ -141,7 +141,7 @@ fn value(
         meter
             .count(texts.iter().map(|text| 4 * text.len() as u64 + 64).sum::<u64>() + 4 * message.name.len() as u64)?;
         if message.name == FILL_VALUE && of.is_some_and(|element| !element.is_number()) {
-            tell("left out, as xarray opens no group with it: the fill value of the array has it");
+            tell("left out, as xarray cannot open a group with it: the array's fill value has it");
             return Ok(Ok(None));
         }
         let mut values: Vec<Value> = texts.iter().map(|text| attributes::text(text, tell)).collect();

@@ -98,7 +98,7 @@ pub(super) fn of(
     let size = fill.len() as u64;
     let run = |begin| Run::new(shape.to_vec(), size, begin, None).map_err(|e| e.to_string());
     match layout {
-        None => Err("nothing says where its data are".to_owned()),
+        None => Err("it does not state where its data are".to_owned()),
         Some(DataLayout::Compact { data }) => {
             let length = product(shape, size).and_then(|length| usize::try_from(length).ok());
             let bytes = length.filter(|length| *length <= MAX_INLINE).and_then(|length| data.get(..length));
@@ -121,7 +121,7 @@ pub(super) fn of(
             let kind = chunk_indexing.as_ref();
             let index = Index { file, source, header: variable.address, address: *place, kind, space, dims, size };
             if index.chunk_bytes() > data::MAX_STORED {
-                return Err(format!("chunks of {} bytes: 256 MiB are the most", index.chunk_bytes()));
+                return Err(format!("chunks of {} bytes: at most 256 MiB are supported", index.chunk_bytes()));
             }
             let entries = index.entries(budget)?;
             let filters = Filters::of(&index, &entries, filters)?;
@@ -309,7 +309,7 @@ impl Filters {
             Some(_) if !all.is_empty() => edges::are_plain(index.file, index.header).map_err(|e| e.to_string())?,
             _ => Some(false),
         };
-        if edges_are_plain.ok_or("whether its chunks at the edges have passed the filters is not said")? {
+        if edges_are_plain.ok_or("it does not state whether its chunks at the edges have passed the filters")? {
             let partial = std::iter::zip(entries, &mut masks).filter(|(entry, _)| index.is_partial(entry));
             partial.for_each(|(_, mask)| *mask = u64::MAX);
         }

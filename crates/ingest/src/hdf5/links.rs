@@ -86,7 +86,7 @@ pub(super) fn find(file: &Hdf5File, omissions: &mut Omissions) -> Result<Objects
         });
         for Link { name, target, .. } in links {
             if name.is_empty() || name.contains(['/', '\0']) {
-                omissions.add(|| shown.to_owned(), "an object is left out: it has no name, or a slash in it");
+                omissions.add(|| shown.to_owned(), "an object is left out: its name is empty or contains a slash");
                 continue;
             }
             let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };

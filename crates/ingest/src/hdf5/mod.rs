@@ -166,7 +166,7 @@ impl Facts {
             }
         }
         let space = space.filter(|space: &DataspaceMessage| space.dataspace_type != DataspaceType::Null);
-        let space = space.ok_or("it has no elements, not even none along a dimension")?;
+        let space = space.ok_or("it has neither elements nor dimensions (a null dataspace)")?;
         Ok(Facts { space, fill })
     }
 }

@@ -89,8 +89,8 @@ pub(super) fn open(source: impl Source + Send + Sync + 'static) -> Result<Opened
     let file = Hdf5File::from_storage_with_options(Arc::new(blocks), options).map_err(wrong)?;
     // Chunks that its writer has not written yet would be taken for fill values.
     if file.superblock().version >= 3 && file.superblock().consistency_flags & OPEN_FOR_WRITING != 0 {
-        let message = "a program has it open for writing, or was stopped while it had: close it there; `h5clear -s FILE` takes the \
-                       mark away";
+        let message = "a program has it open for writing, or was stopped before it closed it: close it there; `h5clear \
+                       -s FILE` removes the mark";
         return Err(Error::new(ErrorKind::Busy, message));
     }
     Ok(Opened { file, source, failure })

@@ -121,7 +121,7 @@ pub fn array(
     let mut attributes = attributes(zattrs, path, omissions)?;
     let names = dimension_names(&mut attributes, &found.others, rank);
     for name in found.others.keys().filter(|name| !name.to_ascii_lowercase().starts_with(NCZARR)) {
-        omissions.add(|| format!("{path}@{name}"), "left out: it is no member of a .zarray");
+        omissions.add(|| format!("{path}@{name}"), "left out: it is not a member of a .zarray");
     }
     // Elements with the fill value are missing ones for xarray, or those with the attribute.
     let of_attributes = attributes.shift_remove(FILL_VALUE);
@@ -129,7 +129,7 @@ pub fn array(
     match marked.as_ref().map(|marked| data_type.mark(marked)) {
         Some(Some(mark)) => drop(attributes.insert(FILL_VALUE.to_owned(), mark)),
         Some(None) => {
-            let why = "left out, as xarray opens no group with it: the fill value of the array has it";
+            let why = "left out, as xarray cannot open a group with it: the array's fill value has it";
             omissions.add(|| format!("{path}@{FILL_VALUE}"), why);
         }
         None => {}

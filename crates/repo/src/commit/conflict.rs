@@ -55,24 +55,32 @@ impl ConflictKind {
     pub fn describe(self) -> &'static str {
         match self {
             ConflictKind::MoveOperationCannotBeRebased => "one side moved a node that the other changed",
-            ConflictKind::NewNodeConflictsWithExistingNode => "both created a node here",
-            ConflictKind::NewNodeInInvalidGroup => "a node was created below an array",
-            ConflictKind::NewNodeInDeletedGroup => "a node was created in a group that the other side removed or moved",
-            ConflictKind::ZarrMetadataDoubleUpdate => "both changed zarr.json",
-            ConflictKind::ZarrMetadataUpdateOfDeletedArray => "this changes zarr.json of an array that they deleted",
-            ConflictKind::ZarrMetadataUpdateOfDeletedGroup => "this changes zarr.json of a group that they deleted",
-            ConflictKind::ChunkDoubleUpdate => "both changed the same chunks",
-            ConflictKind::ChunksUpdatedInDeletedArray => "this changes chunks of an array that they deleted",
+            ConflictKind::NewNodeConflictsWithExistingNode => "both sides created a node here",
+            ConflictKind::NewNodeInInvalidGroup => "one side created a node below an array",
+            ConflictKind::NewNodeInDeletedGroup => {
+                "one side created a node in a group that the other side removed or moved"
+            }
+            ConflictKind::ZarrMetadataDoubleUpdate => "both sides changed zarr.json",
+            ConflictKind::ZarrMetadataUpdateOfDeletedArray => {
+                "this side changed zarr.json of an array that the other side deleted"
+            }
+            ConflictKind::ZarrMetadataUpdateOfDeletedGroup => {
+                "this side changed zarr.json of a group that the other side deleted"
+            }
+            ConflictKind::ChunkDoubleUpdate => "both sides changed the same chunks",
+            ConflictKind::ChunksUpdatedInDeletedArray => {
+                "this side changed chunks of an array that the other side deleted"
+            }
             ConflictKind::ChunksUpdatedInUpdatedArray => {
-                "they changed zarr.json, which has no place for changed chunks"
+                "the other side changed zarr.json, which has no place for changed chunks"
             }
             ConflictKind::ChunksUpdatedOutsideNewShape => {
-                "they changed chunks for which the new zarr.json has no place"
+                "the other side changed chunks for which the new zarr.json has no place"
             }
-            ConflictKind::DeleteOfUpdatedArray => "this deletes an array that they changed",
-            ConflictKind::DeleteOfUpdatedGroup => "this deletes a group that they changed",
-            ConflictKind::UntrackedNameExists => "the name is untracked here, and they committed something under it",
-            ConflictKind::MergedByBoth => "both brought the same commits to the branch",
+            ConflictKind::DeleteOfUpdatedArray => "this side deleted an array that the other side changed",
+            ConflictKind::DeleteOfUpdatedGroup => "this side deleted a group that the other side changed",
+            ConflictKind::UntrackedNameExists => "the name is untracked here, and a concurrent commit has it",
+            ConflictKind::MergedByBoth => "both sides brought the same commits to the branch",
         }
     }
 }

@@ -58,8 +58,9 @@ pub(super) async fn guard(
             ErrorKind::NotFound => Error::with_source(
                 ErrorKind::Stale,
                 format!(
-                    "{place} was copied within the repository and is not there any more: no branch or tag led to its commit, and garbage \
-                     was collected by a machine that did not know of this work. Write that chunk again, or discard it"
+                    "{place} was copied within the repository and no longer exists: no branch or tag led to its \
+                     commit, and another machine collected garbage without knowing of this work. Write that chunk \
+                     again, or discard it"
                 ),
                 failure.error,
             ),

@@ -190,7 +190,7 @@ fn rewrite(draft: &mut NodeDraft, written: &WrittenNode, version: SpecVersion) -
                 (None, SpecVersion::V2) => Ok(Dimension { array_length, num_chunks, chunk_length: 0 }),
                 (None, SpecVersion::V1) => Err(Error::new(
                     ErrorKind::Unsupported,
-                    "a repository of version 1 has no rectilinear chunk grids: migrate it to version 2",
+                    "a repository of version 1 cannot have rectilinear chunk grids: migrate it to version 2",
                 )),
             })
             .collect::<Result<_>>()

@@ -119,7 +119,7 @@ impl CommitProgress {
         }
         let mut phase = self.phase.lock();
         if *phase == Phase::Closed {
-            return Err(Error::new(ErrorKind::Busy, "the commit is being published and cannot be cancelled"));
+            return Err(Error::new(ErrorKind::Busy, "the commit is being published and cannot be canceled"));
         }
         *phase = Phase::Cancelled;
         Ok(())
@@ -186,7 +186,7 @@ impl CommitProgress {
 }
 
 fn cancelled() -> Error {
-    Error::new(ErrorKind::Cancelled, "the commit was cancelled: nothing was committed, and the changes stay")
+    Error::new(ErrorKind::Cancelled, "the commit was canceled: nothing was committed, and the changes stay")
 }
 
 #[cfg(test)]

@@ -269,7 +269,7 @@ async fn recover(storage: &Arc<dyn Storage>, publication: &Publication<'_>, erro
 
 pub(super) fn unknown(new: ObjectId) -> String {
     format!(
-        "whether commit {new} was published is not known, as the storage does not answer: `icechunkfs log` tells later"
+        "it is not known whether commit {new} was published, as the storage does not answer: see `icechunkfs log` later"
     )
 }
 

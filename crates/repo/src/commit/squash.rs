@@ -81,7 +81,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
     let compression = repository.config().await?.compression();
     let SquashOptions { branch, commits, message, metadata } = options;
     let (Some(tip), Some(oldest)) = (commits.first(), commits.last()) else {
-        return Err(Error::invalid("no commits to make one of"));
+        return Err(Error::invalid("there are no commits to combine"));
     };
     if oldest.parent.is_none() {
         return Err(no_amend_of_the_first());

@@ -141,8 +141,7 @@ mod tests {
         let expected = [
             format!("/moved: {OTHER_NAMES}"),
             format!("/new: {OTHER_NAMES}"),
-            "/raw: chunk [1] (and 1 more): it has 3 bytes, and without compression each chunk of the array has 4"
-                .to_owned(),
+            "/raw: chunk [1] (and 1 more): it has 3 bytes, but each uncompressed chunk of the array has 4".to_owned(),
         ];
         assert_eq!(found, expected);
         assert_eq!(warnings_of(&base, &ChangeSet::default()), []);

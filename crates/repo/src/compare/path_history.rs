@@ -60,7 +60,7 @@ impl Tracked {
         match rank {
             Some(rank) if rank == region.len() => Ok(()),
             Some(rank) => Err(Error::invalid(format!(
-                "{}: {} ranges of chunks, and the array has {rank} dimensions: give one for each, `:` for all of it",
+                "{}: {} ranges of chunks, but the array has {rank} dimensions: give one range for each, `:` for all",
                 self.path,
                 region.len()
             ))),

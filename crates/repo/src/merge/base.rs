@@ -169,7 +169,10 @@ async fn reject_unshown(
         }
         for id in pending {
             if !claims::is_shown(parts.with(history), id).await? {
-                warn!("what commit {id} is said to have been made from is not in it: the record is not believed");
+                warn!(
+                    "commit {id} does not contain the snapshot that it was made from by its record: the record is \
+                     ignored"
+                );
                 history.reject(id);
                 // Other claims may have seemed to be parts of that one: they have to show all of it
                 // now.
@@ -216,7 +219,7 @@ async fn of_ancestors(
         return Err(unknown(options, "their histories were expired or rewritten", &[]));
     };
     if let Some(gone) = found.iter().find(|id| history.is_missing(**id)) {
-        let why = format!("both have merged snapshot {gone}, which is not there any more");
+        let why = format!("both have merged snapshot {gone}, which no longer exists");
         return Err(unknown(options, &why, found));
     }
     if tips.contains(&first) {
@@ -226,12 +229,12 @@ async fn of_ancestors(
     for tip in tips {
         let above = history.ancestors(tip).difference(&below).copied().collect();
         if let Some(commit) = history.with_unknown_merge(&above) {
-            let why = format!("commit {} was made from a snapshot that is not there any more", commit.id);
+            let why = format!("commit {} was made from a snapshot that no longer exists", commit.id);
             return Err(unknown(options, &why, found));
         }
     }
     if let Some(commit) = history.shortened(repository, found, tips).await? {
-        return Err(unknown(options, &format!("what was before commit {} has expired", commit.id), found));
+        return Err(unknown(options, &format!("the history before commit {} has expired", commit.id), found));
     }
     merged(around, found, 0).await
 }
@@ -284,9 +287,10 @@ pub(super) async fn check_others(
         return Err(Error::new(
             ErrorKind::Stale,
             format!(
-                "what {name} and branch `{into}` have in common is in doubt: snapshot {one} or {two}, with which the merge would come to \
-                 different results. Nothing was merged. A commit was amended, squashed or merged without a record, or its record is \
-                 false; name the snapshot that both were made from: --ancestor {one} or --ancestor {two}"
+                "it is not clear what {name} and branch `{into}` have in common: snapshot {one} or {two}, which would \
+                 give different results. Nothing was merged. A commit was amended, squashed or merged without a \
+                 record, or its record is false; name the snapshot that both were made from: --ancestor {one} or \
+                 --ancestor {two}"
             ),
         ));
     }
@@ -312,7 +316,7 @@ pub(super) fn check(options: &MergeOptions, base: &Base, source: &Snapshot, tip:
     let moved: HashSet<NodeId> = gone.filter_map(|id| find_moved(*id, |new| newer.contains(new))).collect();
     match source.nodes().find(|node| newer.contains(&node.id) && !moved.contains(&node.id)) {
         Some(node) => {
-            let why = format!("both have node {}, which snapshot {} lacks", node.path, base.id);
+            let why = format!("both have node {}, which snapshot {} does not have", node.path, base.id);
             Err(unknown(options, &why, &[base.id]))
         }
         None => Ok(()),
@@ -323,10 +327,10 @@ fn unknown(options: &MergeOptions, why: &str, known: &[ObjectId]) -> Error {
     let source = &options.source_name;
     let into = &options.into;
     let mut what = format!(
-        "{source} and branch `{into}` have no common ancestor that is known: {why}, so that nothing tells what either of them changed"
+        "{source} and branch `{into}` do not have a known common ancestor: {why}, so their changes are not known"
     );
     if let Some(last) = known.last() {
-        what += &format!("; --ancestor {last} or another common one compares with that anyway");
+        what += &format!("; to compare with one anyway, pass --ancestor {last} or another common snapshot");
     }
     Error::new(ErrorKind::InvalidInput, what)
 }
@@ -352,7 +356,7 @@ pub(super) async fn merged(around: Surroundings<'_>, ancestors: &[ObjectId], dep
     for (done, next) in rest.iter().enumerate() {
         let before = history.common_ancestors(ancestors.get(..=done).unwrap_or_default(), &[*next]);
         if before.is_empty() || before.iter().any(|id| history.is_missing(*id)) || depth >= MAX_DEPTH {
-            return Err(several(ancestors, "what these have in common is not known"));
+            return Err(several(ancestors, "their own common ancestor is not known"));
         }
         let before = Box::pin(merged(around, &before, depth + 1)).await?;
         let source = repository.snapshot(*next, MAX_SNAPSHOT).await?;
@@ -381,8 +385,8 @@ pub(super) async fn merged(around: Surroundings<'_>, ancestors: &[ObjectId], dep
 fn several(ancestors: &[ObjectId], why: &str) -> Error {
     let names: Vec<String> = ancestors.iter().map(ToString::to_string).collect();
     let what = format!(
-        "both sides have several common ancestors ({}), and {why}: name one of them with --ancestor; what the others have in addition then \
-         counts as changes of both sides",
+        "both sides have several common ancestors ({}), and {why}: name one of them with --ancestor; what only the \
+         others have then counts as a change of both sides",
         names.join(", ")
     );
     Error::new(ErrorKind::Unsupported, what)
@@ -409,9 +413,9 @@ pub(super) async fn check_disputed(
     Err(Error::new(
         ErrorKind::Unsupported,
         format!(
-            "{name} and branch `{into}` have several common ancestors, which have changed the same {} chunks of {path}, and differ there: nothing \
-             tells which side has changed them since; make them equal on both sides first, as `icechunkfs restore` does, or name an \
-             ancestor with --ancestor",
+            "{name} and branch `{into}` have several common ancestors, which changed the same {} chunks of {path} and \
+             differ there: it is not known which side changed them since. Make them equal on both sides first, for \
+             example with `icechunkfs restore`, or name an ancestor with --ancestor",
             coords.len()
         ),
     ))

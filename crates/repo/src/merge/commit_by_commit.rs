@@ -222,8 +222,8 @@ fn no_merge(commit: ObjectId, options: &MergeOptions) -> Error {
     Error::new(
         ErrorKind::Unsupported,
         format!(
-            "commit {commit} of {} is a merge or stands for other commits, of which branch `{}` has some, and has more than these: nothing was \
-             merged; merge without --keep-commits",
+            "commit {commit} of {} is a merge or stands for other commits, and branch `{}` has only some of them: \
+             nothing was merged; merge without --keep-commits",
             options.source_name, options.into
         ),
     )
@@ -261,8 +261,8 @@ async fn check(around: Surroundings<'_>, plan: &Plan, last: &Snapshot, options: 
     Err(Error::new(
         ErrorKind::Unsupported,
         format!(
-            "the commits of {}, applied one by one, do not lead to what they change together: nothing was merged; merge without \
-             --keep-commits",
+            "the commits of {}, applied one by one, do not give the same result as together: nothing was merged; merge \
+             without --keep-commits",
             options.source_name
         ),
     ))

@@ -166,9 +166,9 @@ async fn plan_alone(
             "there are other commits between these: take them back one after another, the newest first",
         ));
     }
-    let before = last
-        .parent
-        .ok_or_else(|| Error::invalid(format!("nothing is before commit {}, the first one of its history", last.id)))?;
+    let before = last.parent.ok_or_else(|| {
+        Error::invalid(format!("commit {} is the first one of its history and cannot be taken back", last.id))
+    })?;
     let mut reverted = Vec::new();
     let mut logs = Vec::new();
     for commit in range {

@@ -68,10 +68,10 @@ pub fn ways_out(plan: &RevertPlan) -> Vec<Way> {
     let mut ways = Vec::new();
     let open: Vec<&Conflict> = plan.conflicts.iter().filter(|conflict| !conflict.kind.has_sides()).collect();
     if open.is_empty() {
-        let does = format!("take back all of {those}, and lose what later commits made of the same things");
+        let does = format!("take back all of {those}, and lose later changes of the same things");
         ways.push(alone(does, revert(Some("theirs"))));
         if plan.has_rest {
-            let does = format!("keep what later commits made of the same things, and take back the rest of {those}");
+            let does = format!("keep later changes of the same things, and take back the rest of {those}");
             ways.push(alone(does, revert(Some("ours"))));
         }
     }
@@ -114,7 +114,7 @@ fn by_hand(plan: &RevertPlan, open: &[&Conflict], those: &str) -> Vec<Way> {
         let removals = new.iter().map(|path| Step::Remove((*path).to_owned()));
         let then = old.is_empty().then(|| Step::Revert(plan.reverted.clone(), None));
         ways.push(Way {
-            does: format!("remove {named}, with what later commits made of it{rest}"),
+            does: format!("remove {named}, with its later changes{rest}"),
             besides: Vec::new(),
             steps: removals.chain(then).collect(),
         });

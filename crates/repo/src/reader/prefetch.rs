@@ -79,7 +79,7 @@ impl Reader {
     ) -> Result<Bytes> {
         let bytes = response.await?;
         let part = slice(&bytes, chunk.offset.saturating_sub(begin), chunk.length as usize);
-        let part = part.ok_or_else(|| Error::corrupt("a chunk is not where its neighbours are"))?;
+        let part = part.ok_or_else(|| Error::corrupt("a chunk is not where its neighbors are"))?;
         // A slice would keep all of a long response in memory.
         let part = if part.len() == bytes.len() { part } else { Bytes::copy_from_slice(&part) };
         self.keep(&chunk, &part, permit);

@@ -66,8 +66,8 @@ impl Repository {
     pub async fn create_ref(&self, kind: RefKind, name: &str, target: ObjectId, clock: Clock) -> Result<()> {
         if is_revision_of_another(name) {
             return Err(Error::invalid(format!(
-                "`{name}` cannot be the name of a {kind}: it means a commit already, as an id, steps behind a name (`main~1`) or \
-                 `branch/NAME` do"
+                "`{name}` cannot be the name of a {kind}: it already means a commit, like an id, `main~1` or \
+                 `branch/NAME`"
             )));
         }
         self.recreate_ref(kind, name, target, clock).await
@@ -239,7 +239,7 @@ pub(super) async fn settle(
         Ok(found) if found == target => Ok(()),
         Ok(_) => Err(error),
         Err(_) => Err(error.context(format!(
-            "{kind} `{name}`: the storage does not answer, so that it may be changed or not; list the {kind}s to see"
+            "{kind} `{name}`: the storage does not answer, so it may or may not have changed; list the {kind}s to see"
         ))),
     }
 }
@@ -270,8 +270,9 @@ async fn check_snapshot(repository: &Repository, id: ObjectId, clock: Clock) -> 
             let object = &finding.object;
             let why = &finding.message;
             Err(Error::corrupt(format!(
-                "a part of snapshot {id} is gone ({object}: {node}{why}), perhaps because garbage was collected, and no branch or tag leads to it \
-                 as far as was looked: nothing was changed; `icechunkfs verify` has details, `export --skip-unreadable` saves the rest"
+                "a part of snapshot {id} is gone ({object}: {node}{why}), perhaps because garbage was collected: no \
+                 branch or tag was found that leads to it. Nothing was changed; `icechunkfs verify` has details, \
+                 `export --skip-unreadable` saves the rest"
             )))
         }
     }
@@ -299,7 +300,7 @@ pub(crate) fn check_new_name(repository: &Repository, kind: RefKind, name: &str)
     }
     if matches!(repository.generation, Generation::V1(_)) && name.contains('/') {
         return Err(Error::invalid(format!(
-            "`{name}` cannot be the name of a {kind}: repositories of version 1 have no `/` in names"
+            "`{name}` cannot be the name of a {kind}: names in repositories of version 1 cannot contain `/`"
         )));
     }
     Ok(())
@@ -352,5 +353,5 @@ pub(super) fn tag_was_deleted(name: &str) -> Error {
 }
 
 fn no_snapshot(id: ObjectId) -> Error {
-    Error::new(ErrorKind::NotFound, format!("no snapshot {id} in the repository"))
+    Error::new(ErrorKind::NotFound, format!("there is no snapshot {id} in the repository"))
 }

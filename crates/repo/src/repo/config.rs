@@ -55,7 +55,8 @@ impl Repository {
             Ok(None) => Ok(last),
             Ok(Some(_)) => Err(error),
             Err(_) => Err(error.context(
-                "the storage does not answer, so that the configuration may be changed or not; `config REPO get` tells later",
+                "the storage does not answer, so the configuration may or may not have changed; see `config REPO get` \
+                 later",
             )),
         }
     }

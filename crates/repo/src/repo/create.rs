@@ -61,7 +61,7 @@ pub(super) async fn refuse_occupied(storage: &dyn Storage, verb: &str) -> Result
     let occupied = |what: &str| {
         Err(Error::new(
             ErrorKind::AlreadyExists,
-            format!("{} {what}: a repository is {verb} an empty place only", storage.location()),
+            format!("{} {what}: a repository can only be {verb} an empty place", storage.location()),
         ))
     };
     match storage.get("repo", MAX_REPO_FILE).await {

@@ -80,7 +80,7 @@ async fn expire_v2(storage: &dyn Storage, options: ExpireOptions, clock: Clock) 
         expired = apply(state, options)?;
         // Another expiration has done the same meanwhile.
         if expired.is_empty() {
-            return Err(Error::new(ErrorKind::Stale, "nothing to expire any more"));
+            return Err(Error::new(ErrorKind::Stale, "there is nothing left to expire"));
         }
         Ok(Operation::ExpirationRan)
     })

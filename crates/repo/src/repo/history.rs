@@ -42,7 +42,7 @@ impl Repository {
             false
         })
         .await?;
-        found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no snapshot {id} in the repository")))
+        found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no snapshot {id} in the repository")))
     }
 
     /// Calls `visit` for `tip` and its ancestors in order until `visit` returns false. No commit is
@@ -55,10 +55,9 @@ impl Repository {
     pub async fn try_walk(&self, tip: ObjectId, mut visit: impl FnMut(SnapshotInfo) -> Result<bool>) -> Result<()> {
         match &self.generation {
             Generation::V2(info) => {
-                let mut next =
-                    Some(info.position(tip).ok_or_else(|| {
-                        Error::new(ErrorKind::NotFound, format!("no snapshot {tip} in the repository"))
-                    })?);
+                let mut next = Some(info.position(tip).ok_or_else(|| {
+                    Error::new(ErrorKind::NotFound, format!("there is no snapshot {tip} in the repository"))
+                })?);
                 let mut steps = 0;
                 while let Some(position) = next {
                     let commit = info.snapshot(position).context(|| format!("history of {tip}"))?;

@@ -69,7 +69,7 @@ impl FromStr for Identity {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = || Error::corrupt(format!("`{text}` identifies no repository"));
+        let wrong = || Error::corrupt(format!("`{text}` does not identify a repository"));
         let (first, created) = text.split_once('@').ok_or_else(wrong)?;
         Ok(Identity { first: first.parse()?, created: created.parse().map_err(|_| wrong())? })
     }

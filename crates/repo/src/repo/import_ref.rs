@@ -134,7 +134,7 @@ fn is_of_ref(error: &Error) -> bool {
 fn may_be_moved(error: &Error) -> Error {
     Error::new(
         error.kind(),
-        format!("the storage does not answer, so that refs may have moved or not; list them to see: {error}"),
+        format!("the storage does not answer, so refs may or may not have moved; list them to see: {error}"),
     )
 }
 
@@ -203,8 +203,8 @@ fn not_forward(RefImport { kind, name, target, .. }: &RefImport<'_>, from: Objec
     Error::new(
         ErrorKind::Corrupt,
         format!(
-            "{kind} `{name}`: commit {target} is said to follow {from}, and by the parents that are here it does not: the branch would lose \
-             commits, and nothing was changed"
+            "{kind} `{name}`: commit {target} should follow {from}, but by the parents stored here it does not: the \
+             branch would lose commits, and nothing was changed"
         ),
     )
 }

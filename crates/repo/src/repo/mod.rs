@@ -340,8 +340,8 @@ impl Repository {
         let key = format!("snapshots/{id}");
         let missing = |error: Error| {
             error.not_found_as_damage(format!(
-                "snapshot {id} is missing from the repository: `icechunkfs verify REPO` lists what is missing, and a copy of \
-                 {key} from a clone or a backup gives it back"
+                "snapshot {id} is missing from the repository: `icechunkfs verify REPO` lists what is missing; to \
+                 restore it, copy {key} from a clone or a backup"
             ))
         };
         if let Generation::Alpha(layout) = self.generation {
@@ -461,7 +461,7 @@ fn no_repository(storage: &dyn Storage) -> Error {
         format!("{place} has the folders of a repository, but no `repo`: {EARLIER_STATES}")
     } else if let Some(below) = storage.local_path().and_then(|path| recognize::repository_in(&path)) {
         let below = below.display();
-        format!("{place} holds no Icechunk repository, but {below} is one: name that")
+        format!("{place} holds no Icechunk repository, but {below} is a repository: name that")
     } else {
         format!("{place} holds no Icechunk repository: it has neither a file `repo` nor the refs of one")
     };
@@ -469,5 +469,6 @@ fn no_repository(storage: &dyn Storage) -> Error {
 }
 
 /// Remedy for a `repo` that is lost or damaged.
-const EARLIER_STATES: &str = "`overwritten/repo.*` has what it was before each change, the newest first by name: copy that to `repo`, and keep a damaged \
-    one. It lacks the last change: collect no garbage before `icechunkfs ops` and `icechunkfs verify` show what you expect";
+const EARLIER_STATES: &str = "`overwritten/repo.*` are its states before each change, the newest first by name: save a \
+    damaged `repo`, and copy the newest state to `repo`. The last change is then missing: do not collect garbage \
+    before `icechunkfs ops` and `icechunkfs verify` show what you expect";

@@ -40,8 +40,8 @@ impl Repository {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{} keeps no log of operations, as only repositories of format version 2 do; `icechunkfs log` shows the \
-                     commits of a branch",
+                    "{} does not have an operations log, as only repositories of format version 2 do; `icechunkfs log` \
+                     shows the commits of a branch",
                     self.storage.location()
                 ),
             ));

@@ -39,7 +39,8 @@ impl Repository {
             Generation::V1(_) | Generation::Alpha(_) => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{}: only repositories of format version 2 have a status, metadata and feature flags: `icechunkfs migrate` makes it one",
+                    "{}: only repositories of format version 2 have a status, metadata and feature flags: run \
+                     `icechunkfs migrate` first",
                     self.storage.location()
                 ),
             )),
@@ -173,7 +174,8 @@ impl Properties<'_> {
         let changed = update::update_if(storage, clock, options, change).await;
         changed.map(|state| state.is_some()).map_err(|error| match error.kind() {
             ErrorKind::Timeout | ErrorKind::Io => error.context(
-                "the storage does not answer, so that the repository may be changed or not: `icechunkfs config` tells later",
+                "the storage does not answer, so the repository may or may not have changed: see `icechunkfs config` \
+                 later",
             ),
             _ => error,
         })
@@ -182,7 +184,7 @@ impl Properties<'_> {
 
 fn check_text(what: &str, text: &str) -> Result<()> {
     if text.len() > MAX_TEXT {
-        return Err(Error::invalid(format!("{what} has {} bytes, and {MAX_TEXT} are the most", text.len())));
+        return Err(Error::invalid(format!("{what} has {} bytes; at most {MAX_TEXT} are allowed", text.len())));
     }
     Ok(())
 }

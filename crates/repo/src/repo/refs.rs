@@ -140,7 +140,10 @@ impl Repository {
                 Generation::V2(info) if info.position(*id).is_some() => Ok(*id),
                 Generation::V2(_) => Err(Error::new(
                     ErrorKind::NotFound,
-                    format!("no snapshot {id} in {}; `icechunkfs log` lists a branch's", self.storage.location()),
+                    format!(
+                        "there is no snapshot {id} in {}; `icechunkfs log` lists a branch's",
+                        self.storage.location()
+                    ),
                 )),
             },
             RefSpec::AsOf { branch, time } => {
@@ -188,7 +191,7 @@ async fn resolve_name(repository: &Repository, kind: &str, name: &str) -> Result
 /// Returns the error for a name that does not exist. A failure to list the refs for its
 /// proposals must not hide it.
 pub(crate) async fn unknown_name(repository: &Repository, kind: &str, name: &str) -> Error {
-    let mut message = format!("no {kind} `{name}` in {}", repository.storage.location());
+    let mut message = format!("there is no {kind} `{name}` in {}", repository.storage.location());
     if let Ok(refs) = repository.refs().await {
         let any: BTreeMap<String, ObjectId>;
         let none = BTreeMap::new();
@@ -209,7 +212,7 @@ pub(crate) async fn unknown_name(repository: &Repository, kind: &str, name: &str
         } else if !near.is_empty() {
             message += &format!("; did you mean {}?", near.join(" or "));
         } else if same.is_empty() {
-            message += &format!("; it has no {kind} at all");
+            message += &format!("; it does not have any {kind}");
         } else {
             let some: Vec<String> = same.keys().take(MAX_SUGGESTIONS).map(|n| format!("`{n}`")).collect();
             let more = if same.len() > some.len() { ", ..." } else { "" };

@@ -109,7 +109,8 @@ pub(super) async fn abbreviated(repository: &Repository, id: &str) -> Result<Obj
     match search(repository, id, &repository.refs().await?).await? {
         Searched { found: Some(id), .. } => Ok(id),
         Searched { is_cut: true, .. } => Err(Error::invalid(format!(
-            "`{id}` begins the id of no commit that was looked at: the history of {place} is too long to search; write the whole id"
+            "`{id}` does not begin the id of a commit that was searched: the history of {place} is too long; write the \
+             whole id"
         ))),
         Searched { .. } => Err(Error::new(
             ErrorKind::NotFound,

@@ -149,7 +149,7 @@ async fn target_before(
     new: ObjectId,
 ) -> Result<Option<ObjectId>> {
     let unknown = || {
-        let what = format!("where branch `{branch}` was before {new} is not known: no copy of that state is left");
+        let what = format!("it is not known where branch `{branch}` was before {new}: the copy of that state is gone");
         let next = "`icechunkfs log` lists its commits, and `icechunkfs branch REPO reset` moves it";
         Error::new(ErrorKind::NotFound, format!("{what}; {next}"))
     };

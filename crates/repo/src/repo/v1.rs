@@ -212,7 +212,8 @@ pub(super) async fn is_migrated(storage: &dyn Storage) -> Result<bool> {
         // The change is made: the caller has to look whether it is there.
         Err(error) => Err(Error::with_source(
             ErrorKind::Io,
-            "the storage does not tell whether the repository was migrated meanwhile, so that it may be changed or not: list the refs to see",
+            "the storage does not answer whether the repository was migrated meanwhile, so it may or may not have \
+             changed: list the refs to see",
             error,
         )),
     }

@@ -98,7 +98,8 @@ pub async fn check_objects(repository: &Repository, now: &Snapshot, source: Obje
     }
     gc_guard::check_objects(repository.storage(), now, &plan.changes).await.map_err(|error| match error.kind() {
         ErrorKind::Corrupt => error.context(format!(
-            "nothing was restored, since a part of snapshot {source} is gone, to which no branch or tag leads as far as was looked"
+            "nothing was restored, since a part of snapshot {source} is gone: no branch or tag was found that leads to \
+             it"
         )),
         _ => error.context("nothing was restored"),
     })

@@ -114,7 +114,7 @@ impl Target {
         };
         Err(Error::new(
             ErrorKind::NotFound,
-            format!("{path}: snapshot {} has nothing of that name, nor under an older one; {remedy}", source.id()),
+            format!("{path}: snapshot {} does not have this path, nor an older name of it; {remedy}", source.id()),
         ))
     }
 

@@ -152,9 +152,9 @@ async fn unfinished(destination: &dyn Storage, refs: &ClonedRefs) -> Result<Hash
                         brings it up to date; otherwise name another place";
             occupied(what.to_owned())
         }
-        Some(key) => occupied(format!(
-            "a clone is made in an empty place only, and there is `{key}`: move it away, or name another place"
-        )),
+        Some(key) => {
+            occupied(format!("a clone needs an empty place, but there is `{key}`: move it away, or name another place"))
+        }
     }
 }
 
@@ -182,7 +182,7 @@ fn check_owners(root: &OwnedFd) -> Result<()> {
                 return Err(Error::new(
                     ErrorKind::AlreadyExists,
                     format!(
-                        "a clone is made in an empty place only, and {} belongs to user {owner}: name another place",
+                        "a clone needs an empty place, but {} belongs to user {owner}: name another place",
                         inner.strip_prefix(".").unwrap_or(&inner).display()
                     ),
                 ));

@@ -221,8 +221,9 @@ impl Destination {
         Err(Failure::Final(Error::new(
             ErrorKind::AlreadyExists,
             format!(
-                "{key} follows another commit in {place} than in {}, where its history may have expired, and no ref of {place} leads to it: nothing \
-                 was replaced and no ref was moved; `icechunkfs gc {}` removes it, and the next copy takes that of the source",
+                "{key} has another parent in {place} than in {}, where its history may have expired. No ref of {place} \
+                 leads to it: nothing was replaced and no ref was moved; `icechunkfs gc {}` removes it, and the next \
+                 copy takes that of the source",
                 self.source,
                 icechunkfs_base::shell::quote(&place)
             ),
@@ -327,21 +328,21 @@ impl Destination {
             return Error::corrupt(made_separately(&place, &self.source));
         } else if self.is_repository {
             format!(
-                "nothing was replaced and no ref was moved; `icechunkfs verify --chunks` tells which of them is damaged, if one is; what no ref of \
-                 {place} needs, `icechunkfs gc` removes"
+                "nothing was replaced and no ref was moved; `icechunkfs verify --chunks` tells whether one is damaged, \
+                 and `icechunkfs gc` removes what no ref of {place} needs"
             )
         } else {
             "the latter is copied".to_owned()
         };
-        Error::corrupt(format!("{key} is one object in {place} and another in {} ({sizes}): {remedy}", self.source))
+        Error::corrupt(format!("{key} differs between {place} and {} ({sizes}): {remedy}", self.source))
     }
 }
 
 /// Says that nothing can be copied from `source` to `place`, whose histories begin otherwise.
 pub(super) fn made_separately(place: &str, source: &str) -> String {
     format!(
-        "{place} and {source} have different first commits: they were created or migrated separately, so that no commit can be \
-         copied. No ref was moved; `icechunkfs clone` makes a repository to which commits can be copied"
+        "{place} and {source} have different first commits: they were created or migrated separately, so no commit can \
+         be copied. No ref was moved; `icechunkfs clone` makes a repository to which commits can be copied"
     )
 }
 

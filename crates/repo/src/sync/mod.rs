@@ -152,7 +152,8 @@ async fn begin_again(source: &Repository, error: Error, tries: u32) -> Result<Re
     Err(Error::with_source(
         ErrorKind::Busy,
         format!(
-            "{place}: others change it and collect its garbage faster than it is copied: try again later, which goes on with what is copied"
+            "{place}: it changes and its garbage is collected faster than it is copied: try again later, which \
+             continues the copy"
         ),
         error,
     ))
@@ -204,7 +205,7 @@ fn check_source(source: &Repository) -> Result<()> {
             ErrorKind::Unsupported,
             format!(
                 "{}: a repository of an Icechunk release before 0.2 cannot be copied as it is: `icechunkfs migrate` \
-                 makes one of version 2 of it",
+                 makes a repository of version 2 from it",
                 source.storage().location()
             ),
         ));

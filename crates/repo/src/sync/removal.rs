@@ -71,9 +71,8 @@ pub(super) async fn wait(
     Err(Failure::Final(Error::new(
         ErrorKind::Busy,
         format!(
-            "{}: a collection of garbage began at {} and may still remove {} objects ({first}{}) that are needed and \
-             that no ref led to: no ref was moved. Repeat this when it has ended, which goes on with what is copied; \
-             after {} at the latest, as nothing tells the end of one that was killed or is another program's. If it \
+            "{}: a collection of garbage began at {} and may still remove {} objects ({first}{}) that are needed: no \
+             ref was moved. Repeat this when it has ended, or after {} at the latest, which continues the copy. If it \
              has ended, `icechunkfs gc` there removes these objects, and the next push or pull copies them again",
             place(),
             format_time(begun),

@@ -82,9 +82,7 @@ impl CacheDirectory {
         let (whole, _) = trust::create_directory(&directory).map_err(|e| e.context(&shown))?;
         let is_cache = is_cache(&whole);
         if !is_cache && !is_empty(&whole).map_err(|e| failed(e.into()))? {
-            return Err(Error::invalid(format!(
-                "{shown}: there are other things in it; name a new or an empty directory"
-            )));
+            return Err(Error::invalid(format!("{shown}: it contains other files; name a new or an empty directory")));
         }
         let owner = rustix::fs::fstat(&whole).map_err(|e| failed(e.into()))?.st_uid;
         let is_own = owner == rustix::process::geteuid().as_raw();
@@ -96,7 +94,9 @@ impl CacheDirectory {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 return Err(Error::with_source(
                     ErrorKind::Unsupported,
-                    format!("{shown}: its file system has no extended attributes; ext4, xfs and btrfs have"),
+                    format!(
+                        "{shown}: its file system does not have extended attributes; ext4, xfs and btrfs have them"
+                    ),
                     error,
                 ));
             }

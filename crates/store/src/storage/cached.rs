@@ -177,7 +177,8 @@ impl CachedStorage {
     /// Reads document `key` as it was last seen.
     async fn read_offline(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>> {
         let known = self.seen(key, limit).await.ok_or_else(|| self.missing(key))?;
-        let absent = || Error::new(ErrorKind::NotFound, format!("{key}: was not there when the store was asked last"));
+        let absent =
+            || Error::new(ErrorKind::NotFound, format!("{key}: it did not exist when the store was last asked"));
         let bytes = known.bytes.ok_or_else(absent)?;
         if bytes.len() as u64 > limit {
             return Err(too_large(key, bytes.len() as u64, limit));
@@ -192,8 +193,8 @@ impl CachedStorage {
         Error::new(
             ErrorKind::Offline,
             format!(
-                "{what}: not in the cache {place}, and the store is not asked (--offline): `icechunkfs refresh` of a \
-                 writable mount asks it"
+                "{what}: it is not in the cache {place}, and --offline forbids asking the store: `icechunkfs refresh` \
+                 of a writable mount asks it"
             ),
         )
     }

@@ -93,7 +93,7 @@ fn is_refusal(error: &StoreError) -> bool {
 fn unknown(path: &Path, why: &StoreError) -> StoreError {
     tracing::warn!("{path}: it cannot be read after a write that was refused: {why}");
     let message =
-        "whether this was written is not known: the answer to an attempt may be lost, and the object cannot be read";
+        "it is not known whether this was written: the answer to an attempt may be lost, and the object cannot be read";
     StoreError::Generic { store: "store", source: message.into() }
 }
 
@@ -129,8 +129,8 @@ pub(super) fn does_not_compare(location: &str) -> Error {
     Error::new(
         ErrorKind::Unsupported,
         format!(
-            "{location}: this store does not compare before it writes (If-Match, If-None-Match), so two programs that \
-             commit at the same time could lose a commit: mount it read-only, or with --unsafe-single-writer if there is no other writer"
+            "{location}: this store does not compare before it writes (If-Match, If-None-Match), so concurrent commits \
+             could be lost: mount it read-only, or with --unsafe-single-writer if there is no other writer"
         ),
     )
 }

@@ -103,7 +103,7 @@ impl dyn Storage + '_ {
     /// Returns the size of object `key` in bytes, and its modification time like `modified`.
     pub async fn size_and_time(&self, key: &str) -> Result<(u64, Option<u64>)> {
         let found = self.get_in_mode(key, 0, ReadMode::Head).await?;
-        let size = found.size.ok_or_else(|| Error::corrupt(format!("{key}: the store does not tell its size")))?;
+        let size = found.size.ok_or_else(|| Error::corrupt(format!("{key}: the store does not state its size")))?;
         Ok((size, found.modified))
     }
 

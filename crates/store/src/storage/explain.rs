@@ -21,9 +21,9 @@ const KNOWN_ERRORS: [(&[&str], ErrorKind, &str); 14] = [
     (
         &["InvalidAccessKeyId"],
         ErrorKind::PermissionDenied,
-        "the store does not know the access key: is it of another account or endpoint?",
+        "the store does not know the access key: does it belong to another account or endpoint?",
     ),
-    (&["SignatureDoesNotMatch"], ErrorKind::PermissionDenied, "the secret key does not fit the access key"),
+    (&["SignatureDoesNotMatch"], ErrorKind::PermissionDenied, "the secret key does not match the access key"),
     (&["ExpiredToken"], ErrorKind::PermissionDenied, "the credentials have expired: renew them"),
     (&["RequestTimeTooSkewed"], ErrorKind::PermissionDenied, "this machine's clock is wrong: set it"),
     (&["AuthorizationHeaderMalformed"], ErrorKind::InvalidInput, "the bucket is in another region: pass --region"),
@@ -134,7 +134,7 @@ fn is_page(text: &str) -> bool {
 
 /// Advice where the store refuses a request that says nothing of its sender.
 const REFUSED_ANONYMOUS: &str =
-    "the store refuses it: it was sent without credentials; omit --anonymous if the repository is not public";
+    "the store refuses the request: it was sent without credentials; omit --anonymous if the repository is not public";
 
 /// Says why no connection was made, if `text`, the causes of a failed request, tells: which host,
 /// and how long it was tried.

@@ -92,7 +92,7 @@ impl<'a> ListingValidator<'a> {
             self.by_bytes &= previous.as_str() < key;
             self.by_components &= previous.split('/').lt(key.split('/'));
             if !self.by_bytes && !self.by_components {
-                return Err(self.invalid(key, "comes again, or after a later one"));
+                return Err(self.invalid(key, "is repeated, or out of order"));
             }
             key.clone_into(previous);
         } else {
@@ -102,7 +102,7 @@ impl<'a> ListingValidator<'a> {
     }
 
     fn invalid(&self, key: &str, why: &str) -> Error {
-        Error::corrupt(format!("listing `{}`: the store's listing cannot be right: {key:?} {why}", self.prefix))
+        Error::corrupt(format!("listing `{}`: the store's listing is not valid: {key:?} {why}", self.prefix))
     }
 }
 

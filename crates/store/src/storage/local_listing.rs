@@ -74,7 +74,9 @@ impl DirectoryWalk<'_> {
                 FileType::RegularFile => self.add(key, &stat)?,
                 FileType::Symlink => match self.files.stat_object(&key) {
                     Some(target) => self.add(key, &target)?,
-                    None => warn!("{key:?} is a symbolic link to no file of the repository: not listed"),
+                    None => warn!(
+                        "{key:?} is a symbolic link that does not lead to a file of the repository: it is not listed"
+                    ),
                 },
                 _ => {}
             }

@@ -107,7 +107,8 @@ impl Location {
         let place = match scheme.to_ascii_lowercase().as_str() {
             "file" => {
                 let path = url::Url::parse(words).ok().and_then(|url| url.to_file_path().ok());
-                let wrong = || Error::invalid(format!("`{words}` is not a URL of a local directory: file:///path is"));
+                let wrong =
+                    || Error::invalid(format!("`{words}` is not a URL of a local directory: write file:///path"));
                 return Ok(Location { place: StorePlace::Local(path.ok_or_else(wrong)?), shown: words.to_owned() });
             }
             "s3" | "s3a" => StorePlace::S3(bucket(words, rest, Provider::S3)?),
@@ -157,7 +158,9 @@ fn bucket(words: &str, rest: &str, provider: Provider) -> Result<Bucket> {
     let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     // The text before `@` may be a password.
     if name.contains('@') {
-        return Err(Error::invalid("the repository's URL has a `@` where SCHEME://BUCKET/PREFIX has the bucket"));
+        return Err(Error::invalid(
+            "the repository's URL has an `@` in the place of the bucket: expected SCHEME://BUCKET/PREFIX",
+        ));
     }
     if !provider.is_bucket(name) {
         return Err(Error::invalid(format!("`{words}` does not name a bucket: expected SCHEME://BUCKET/PREFIX")));
@@ -193,13 +196,14 @@ fn web(words: &str) -> Result<Location> {
     let mut url = url::Url::parse(words).map_err(|error| wrong(&format!("is not valid ({error})")))?;
     if url.query().is_some() || url.fragment().is_some() {
         return Err(wrong(
-            "has a part behind ? or #, which cannot go with every object: set ICECHUNKFS_HEADER, if the server takes it so",
+            "has a part after ? or #, which cannot be added to every object: set ICECHUNKFS_HEADER if the server \
+             accepts that",
         ));
     }
     if url.password().is_some() {
         return Err(wrong(
-            "has a password in it, which every user of this machine can read: leave only the name before `@`, and set \
-             ICECHUNKFS_PASSWORD, or name a file that has a line `password = ...` with --secrets FILE",
+            "has a password in it, which every user of this machine can read. Keep only the name before `@`, and set \
+             ICECHUNKFS_PASSWORD, or `password = ...` in the file of --secrets FILE",
         ));
     }
     let path = format!("{}/", url.path().trim_end_matches('/'));

@@ -58,21 +58,20 @@ const LUSTRE: u64 = 0x0bd0_0bd0;
 const FUSE: u64 = 0x6573_5546;
 const OVERLAY: u64 = 0x794c_7630;
 
-const UNKNOWN: &str = "whether its file system carries locks between machines is not known, so that two machines that commit at a \
-    time could lose one's commit; to commit anyway, guarantee a single writer with --unsafe-single-writer";
-const LOCAL_NFS: &str = "it is on NFS whose locks stay on this machine (mount option nolock or local_lock), so that two machines that \
-    commit at a time could lose one's commit: mount the file system with its locks, or give --unsafe-single-writer if you guarantee a \
-    single writer";
-const LOCAL_LUSTRE: &str = "it is on Lustre without shared locks (mount option flock), so that two machines that commit at a time could \
-    lose one's commit: mount the file system with -o flock, or give --unsafe-single-writer if you guarantee a single writer";
-const LOCAL_CIFS: &str = "it is on SMB whose locks stay on this machine (mount option nobrl), so that two machines that commit at a time \
-    could lose one's commit: mount the file system without nobrl, or give --unsafe-single-writer if you guarantee a single writer";
-const LOCAL_CLUSTER: &str = "it is on a cluster file system whose locks stay on this machine (mount option localflocks, or the protocol \
-    lock_nolock), so that two machines that commit at a time could lose one's commit: mount the file system with its locks, or give \
-    --unsafe-single-writer if you guarantee a single writer";
-const SHARED_LAYERS: &str = "it is on an overlayfs whose layers may not be on a disk of this machine. What is committed there goes into its upper \
-    directory, and its locks stay on this machine. Use the repository where it lies, or give --unsafe-single-writer if you guarantee a \
-    single writer";
+const UNKNOWN: &str = "it is not known whether its file system carries locks between machines, so commits of two \
+    machines at a time could be lost; to commit anyway, guarantee a single writer with --unsafe-single-writer";
+const LOCAL_NFS: &str = "its locks stay on this machine (NFS with nolock or local_lock), so commits of two machines at \
+    a time could be lost. Mount NFS with locks, or guarantee a single writer with --unsafe-single-writer";
+const LOCAL_LUSTRE: &str = "its locks stay on this machine (Lustre without flock), so commits of two machines at a \
+    time could be lost. Mount Lustre with -o flock, or guarantee a single writer with --unsafe-single-writer";
+const LOCAL_CIFS: &str = "its locks stay on this machine (SMB with nobrl), so commits of two machines at a time could \
+    be lost. Mount SMB without nobrl, or guarantee a single writer with --unsafe-single-writer";
+const LOCAL_CLUSTER: &str = "its locks stay on this machine (localflocks or lock_nolock), so commits of two machines \
+    at a time could be lost. Mount the file system with its locks, or guarantee a single writer with \
+    --unsafe-single-writer";
+const SHARED_LAYERS: &str = "it is on an overlayfs whose layers may not be on a disk of this machine. Commits go into \
+    its upper directory, and its locks stay on this machine. Use the repository in its own place, or guarantee a \
+    single writer with --unsafe-single-writer";
 
 impl Locks {
     /// Determines the reach of the locks on the file system of `directory`. Unsafe ones are waived

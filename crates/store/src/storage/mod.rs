@@ -388,7 +388,7 @@ pub async fn open(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
                     Err(error) => cached::without_store(cache, shown.clone(), &error),
                 }),
                 None if settings.offline => {
-                    Err(Error::invalid("--offline shows the content of a cache: pass it with --cache"))
+                    Err(Error::invalid("--offline shows the content of a cache: name the cache with --cache"))
                 }
                 Some(cache) => Ok(cached::with_cache(connect().await?, cache)),
                 None => connect().await,

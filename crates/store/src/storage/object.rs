@@ -552,10 +552,7 @@ pub(super) fn too_large(key: &str, size: u64, limit: u64) -> Error {
 fn too_far(key: &str, offset: u64) -> Error {
     Error::new(
         ErrorKind::Unsupported,
-        format!(
-            "{key}: the server gives whole objects only, and the bytes are {} MiB behind the beginning",
-            offset >> 20
-        ),
+        format!("{key}: the server only sends whole objects, and these bytes begin at {} MiB", offset >> 20),
     )
 }
 

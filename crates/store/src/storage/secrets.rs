@@ -120,8 +120,8 @@ impl Secrets {
         let key = name.replace('-', "_");
         let name = name.replace('_', "-");
         Error::invalid(format!(
-            "{name}: a secret on a command line can be read by every user of this machine: set {} in the environment, or name a file \
-             that has a line `{key} = ...` with --secrets FILE (-o secrets=FILE)",
+            "{name}: a secret on a command line can be read by every user of this machine: set {}, or `{key} = ...` in \
+             the file of --secrets FILE (-o secrets=FILE)",
             variable(&name).unwrap_or_default()
         ))
     }
@@ -169,16 +169,12 @@ fn variable(name: &str) -> Option<&'static str> {
 
 impl Args for Secrets {
     fn augment_args(command: Command) -> Command {
-        let file = Arg::new(FILE)
-            .long(FILE)
-            .value_name("FILE")
-            .env("ICECHUNKFS_SECRETS")
-            .hide_env(true)
-            .help(
-                "Read secrets from FILE, which must be yours alone: lines `NAME = VALUE` with access_key_id, secret_access_key, session_token \
-                 (s3), account_key, sas_token (az), password (https: of the name in the URL) or header (`NAME: VALUE`, for every request; \
-                 repeatable). Each is also a variable, such as ICECHUNKFS_HEADER. No secret is taken from a command line",
-            );
+        let file = Arg::new(FILE).long(FILE).value_name("FILE").env("ICECHUNKFS_SECRETS").hide_env(true).help(
+            "Read secrets from FILE, which must be yours alone: lines `NAME = VALUE` with access_key_id, \
+             secret_access_key, session_token (s3), account_key, sas_token (az), password (https) or header (`NAME: \
+             VALUE`, for every request; repeatable). Each is also a variable, such as ICECHUNKFS_HEADER. A command \
+             line must not contain secrets",
+        );
         let hidden = |name| Arg::new(name).long(name).hide(true).hide_env(true).allow_hyphen_values(true);
         command.arg(file).args(NAMES.map(|(name, variable)| hidden(name).env(variable)))
     }

@@ -35,8 +35,8 @@ pub struct Settings {
     /// detected].
     #[arg(long, value_name = "NAME", env = "ICECHUNKFS_REGION", hide_env = true)]
     pub region: Option<Region>,
-    /// s3, gs, az: Send requests to this endpoint, not to the provider's [also:
-    /// AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST, AZURE_STORAGE_ENDPOINT].
+    /// s3, gs, az: Send requests to this endpoint [also: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL,
+    /// STORAGE_EMULATOR_HOST, AZURE_STORAGE_ENDPOINT].
     #[arg(long, value_name = "URL", env = "ICECHUNKFS_ENDPOINT_URL", hide_env = true)]
     pub endpoint_url: Option<String>,
     /// s3: Use this profile of ~/.aws/credentials and ~/.aws/config [also: AWS_PROFILE].
@@ -45,7 +45,7 @@ pub struct Settings {
     /// s3, gs, az: Send no credentials.
     #[arg(long, alias = "no-sign-request", value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_ANONYMOUS", hide_env = true)]
     pub anonymous: bool,
-    /// s3: Pay for the requests (requester pays).
+    /// s3: Pay for the requests.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_REQUESTER_PAYS", hide_env = true)]
     pub requester_pays: bool,
     /// s3: Address a bucket as `https://HOST/BUCKET` (path) or `https://BUCKET.HOST` (virtual).
@@ -67,11 +67,11 @@ pub struct Settings {
     /// Trust the certificates in this file too [also: AWS_CA_BUNDLE].
     #[arg(long, value_name = "FILE", env = "ICECHUNKFS_CA_BUNDLE", hide_env = true)]
     pub ca_bundle: Option<String>,
-    /// Time limit of one operation, all retries included; bytes that move at --min-rate extend it
+    /// Time limit of one operation with its retries; bytes that move at --min-rate extend it
     /// [default: 60].
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ICECHUNKFS_TIMEOUT", hide_env = true)]
     pub timeout: Option<Duration>,
-    /// Stop a transfer that moves fewer bytes per second than this over that time; parallel
+    /// Stop a transfer that moves fewer bytes per second than this over --timeout; parallel
     /// transfers share the rate [default: 64K].
     #[arg(long, value_name = "SIZE", value_parser = positive(NO_TRANSFER), env = "ICECHUNKFS_MIN_RATE", hide_env = true)]
     pub min_rate: Option<u64>,
@@ -83,24 +83,23 @@ pub struct Settings {
     /// max_concurrent_requests, or 64].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_REQUESTS)), env = "ICECHUNKFS_MAX_REQUESTS", hide_env = true)]
     pub max_requests: Option<u16>,
-    /// Cache bytes from the network in this directory, for later mounts and other programs too.
+    /// Cache bytes from the network in this directory, for later mounts and other programs.
     #[arg(long, value_name = "DIR", env = "ICECHUNKFS_CACHE", hide_env = true)]
     pub cache: Option<String>,
-    /// Limit the size of that directory, such as 100G [default: 10G]. A twentieth of its disk, or 4
-    /// GiB if that is less, stays free in any case.
+    /// Limit the size of the cache, such as 100G [default: 10G]. A twentieth of its disk, at most 4
+    /// GiB, always stays free.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, env = "ICECHUNKFS_CACHE_SIZE", hide_env = true)]
     pub cache_size: Option<u64>,
-    /// Contact no store: show the cached part. `icechunkfs prefetch` brings chunks into the cache.
-    /// The first commit or refresh of a writable mount asks the store, and the mount is online from
-    /// then on.
+    /// Contact no store, and show the cached part. `icechunkfs prefetch` brings chunks into the
+    /// cache. The first commit or refresh of a writable mount asks the store, and the mount is then
+    /// online.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_OFFLINE", hide_env = true)]
     pub offline: bool,
     /// Upload at most this many bytes per second, such as 10M.
     #[arg(long, value_name = "SIZE", value_parser = positive(NO_UPLOAD), env = "ICECHUNKFS_UPLOAD_LIMIT", hide_env = true)]
     pub upload_limit: Option<u64>,
     /// Commit to a store that cannot compare before it writes, or to a file system whose locks
-    /// other machines may not see. If two programs commit at the same time, one commit is then
-    /// lost.
+    /// other machines may not see. If two programs commit at the same time, one commit is lost.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_UNSAFE_SINGLE_WRITER", hide_env = true)]
     pub unsafe_single_writer: bool,
 }

@@ -335,7 +335,7 @@ impl Tree {
             }
             payload => {
                 let Some(chunk) = self.range_of(&payload)? else {
-                    return Err(Error::corrupt("the chunk is nowhere"));
+                    return Err(Error::corrupt("the chunk does not exist"));
                 };
                 self.read_range(self.table.array(node), &chunk, range).await
             }
@@ -438,7 +438,7 @@ impl Tree {
             at = found.ok_or_else(|| {
                 Error::new(
                     ErrorKind::NotFound,
-                    format!("no `{path}` in this snapshot; `icechunkfs ls` lists what is there"),
+                    format!("there is no `{path}` in this snapshot; `icechunkfs ls` lists what is there"),
                 )
             })?;
         }
@@ -473,7 +473,7 @@ pub fn clamp(offset: u64, size: u32, length: u64) -> Range<u64> {
 }
 
 fn no_such(inode: Ino) -> Error {
-    Error::new(ErrorKind::NotFound, format!("no {inode} in this snapshot"))
+    Error::new(ErrorKind::NotFound, format!("there is no {inode} in this snapshot"))
 }
 
 fn not_a_directory(inode: Ino) -> Error {

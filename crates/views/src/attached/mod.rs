@@ -421,7 +421,7 @@ impl AttachedTrees {
         Ok(match (tree, inode) {
             (tree, README) => AttachedPlace::Readme(tree),
             (0, inode) => {
-                let no_such = || Error::new(ErrorKind::NotFound, format!("no {number} below .icechunk"));
+                let no_such = || Error::new(ErrorKind::NotFound, format!("there is no {number} below .icechunk"));
                 AttachedPlace::Directory(Directory::at(inode).ok_or_else(no_such)?)
             }
             (tree, REPORT_DIRECTORY) => AttachedPlace::TreeControl(tree),

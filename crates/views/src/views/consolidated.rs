@@ -180,7 +180,7 @@ fn make(tree: &Tree, node: NodeIndex) -> Result<Bytes> {
         Ok(!is_too_large)
     })?;
     if is_too_large {
-        warn!("/{above}: consolidated metadata would have more than {MAX_BYTES} bytes: the group has none");
+        warn!("/{above}: consolidated metadata would have more than {MAX_BYTES} bytes: the group does not have it");
         return as_stored();
     }
     let mut memory = memory::reserve_blocking((stored.len() + 2 * entries.text.len()) as u64, WHAT)?;

@@ -104,7 +104,7 @@ pub async fn resolve(view: &dyn ViewTree, path: &str) -> Result<Attributes> {
         at = found.ok_or_else(|| {
             Error::new(
                 ErrorKind::NotFound,
-                format!("no `{path}` in this snapshot; `icechunkfs ls` lists what is there"),
+                format!("there is no `{path}` in this snapshot; `icechunkfs ls` lists what is there"),
             )
         })?;
     }
@@ -118,7 +118,7 @@ pub fn part(document: &Bytes, offset: u64, size: u32) -> Bytes {
 }
 
 fn no_such(inode: Ino) -> Error {
-    Error::new(ErrorKind::NotFound, format!("no {inode} in this view"))
+    Error::new(ErrorKind::NotFound, format!("there is no {inode} in this view"))
 }
 
 fn not_a_directory(inode: Ino) -> Error {

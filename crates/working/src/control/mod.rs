@@ -125,7 +125,7 @@ fn nothing_written(file: ControlFile) -> String {
         ControlFile::Discard => ", or write a path to it",
         _ => "",
     };
-    format!("{name} was opened and nothing was written to it, so that nothing was done: touch it{with_text}")
+    format!("{name} was opened, but nothing was written to it, so nothing was done: touch it{with_text}")
 }
 
 impl Control {
@@ -256,7 +256,9 @@ impl Control {
                 return Err(failure);
             }
             if file == ControlFile::Discard && !bytes.is_empty() {
-                return Err(Error::invalid("one path at a time is discarded: write the next one in another write"));
+                return Err(Error::invalid(
+                    "only one path at a time can be discarded: write the next path in another write",
+                ));
             }
             if file == ControlFile::Commit && !bytes.trim_ascii().is_empty() {
                 self.outcome.lock().push_str(TRUNCATED_NOTE);
@@ -267,9 +269,9 @@ impl Control {
         let done = match file {
             // A path may begin or end with a space.
             ControlFile::Discard => match text.strip_suffix('\n').unwrap_or(&text) {
-                blank if !blank.is_empty() && blank.trim().is_empty() => {
-                    Err(Error::invalid("no path: nothing was discarded. To discard everything, touch this file"))
-                }
+                blank if !blank.is_empty() && blank.trim().is_empty() => Err(Error::invalid(
+                    "the path is empty: nothing was discarded. To discard everything, touch this file",
+                )),
                 path => self.command(file, path).await,
             },
             _ => self.command(file, text.trim()).await,
@@ -318,7 +320,7 @@ impl Control {
             }
             ControlFile::Discard => ("discard", Box::pin(session.discard(text))),
             ControlFile::Refresh => ("refresh", Box::pin(session.refresh())),
-            _ => return Err(Error::new(ErrorKind::PermissionDenied, "this file is for reading")),
+            _ => return Err(Error::new(ErrorKind::PermissionDenied, "this file is read-only")),
         };
         let done = command.await;
         match &done {

@@ -84,11 +84,11 @@ impl std::fmt::Display for Committed {
         match self.ungrouped.as_slice() {
             [] => {}
             [path] => {
-                write!(f, "; warning: {path} is in a directory without zarr.json, so that it belongs to no group")?;
+                write!(f, "; warning: {path} is in a directory without zarr.json, so it does not belong to a group")?;
             }
             [path, rest @ ..] => write!(
                 f,
-                "; warning: {path} and {} more are in directories without zarr.json, so that they belong to no group",
+                "; warning: {path} and {} more are in directories without zarr.json, so they do not belong to a group",
                 rest.len()
             )?,
         }

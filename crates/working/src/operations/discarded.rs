@@ -96,8 +96,8 @@ fn lost(path: &str) -> Error {
     Error::new(
         ErrorKind::Stale,
         format!(
-            "{path} is a change elsewhere, and would be lost with what is discarded, which it was moved or linked from: commit it, move it back \
-             or discard it, then discard this; nothing was changed"
+            "{path} was moved or linked from what is discarded, and would be lost with it: commit it, move it back or \
+             discard it, then discard this; nothing was changed"
         ),
     )
 }

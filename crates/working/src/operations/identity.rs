@@ -44,8 +44,8 @@ pub(super) async fn compare(
             Ok(Some(format!("the repository was at {}, and is at {} now", recorded.repository, now.repository)))
         }
         (false, true, Some(identity)) => Err(Error::invalid(format!(
-            "the scratch directory {} has changes to branch {} of the repository that was created at {} in {}, and \
-             there is another one now: put the old one back, name another directory with --scratch, or discard the \
+            "the scratch directory {} has changes to branch {} of the repository that was created at {} in {}, which \
+             has been replaced. Put that repository back, name another directory with --scratch, or discard the \
              changes with --discard",
             scratch.display(),
             recorded.branch,

@@ -215,8 +215,8 @@ impl Session {
         match checked {
             Ok(()) => Ok(true),
             Err(error) if is_of_network(&error) => Err(error
-                .context("the mount stays offline, and what it has is kept: try again when the store can be reached")),
-            Err(error) => Err(error.context("the mount stays offline, and what it has is kept")),
+                .context("the mount stays offline, and its changes are kept: try again when the store can be reached")),
+            Err(error) => Err(error.context("the mount stays offline, and its changes are kept")),
         }
     }
 

@@ -56,7 +56,7 @@ impl ShownPart {
                     let name = printable::line(name);
                     Error::new(
                         ErrorKind::NotFound,
-                        format!("{path}: no such name: the root of this mount has `{name}` only"),
+                        format!("{path}: there is no such name: the root of this mount has only `{name}`"),
                     )
                 })?
             }

@@ -263,7 +263,7 @@ fn summary(detected: &DetectedChanges) -> Summary {
 /// Checks that all of `after` but the changes for which `is_free` returns true are in `before` too.
 fn check_same(before: &Summary, after: &Summary, is_free: impl Fn(&Item, &str) -> bool) -> Result<()> {
     match after.iter().find(|(item, how)| !is_free(item, how) && before.get(item) != Some(how)) {
-        Some((item, how)) => Err(unaccounted(&format!("{item:?} would be {how}, and is {:?}", before.get(item)))),
+        Some((item, how)) => Err(unaccounted(&format!("{item:?} would be {how}, but is {:?}", before.get(item)))),
         None => Ok(()),
     }
 }

@@ -132,7 +132,8 @@ async fn load_base(
         match repository.snapshot(base, opening.limit).await {
             Err(error) if is_unreadable(&error) && !recovered.has_work => {
                 info!(
-                    "the snapshot that was last mounted is gone, and nothing waits for a commit: the branch is mounted as it is now"
+                    "the snapshot that was last mounted is gone, and there are no uncommitted changes: the branch is \
+                     mounted as it is now"
                 );
             }
             Err(error) => {
@@ -241,7 +242,8 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         // To go on as if it had not landed could show changes again that were discarded since.
         Err(error) => {
             return Ok(Some(warning(format!(
-                "whether a commit of this mount has reached the branch cannot be found out: {error}. The mount stays on snapshot {base}; refresh it later"
+                "it is not known whether a commit of this mount has reached the branch: {error}. The mount stays on \
+                 snapshot {base}; refresh it later"
             ))));
         }
     }

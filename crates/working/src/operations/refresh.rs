@@ -43,7 +43,7 @@ impl Session {
                     return Err(Error::new(
                         ErrorKind::NotFound,
                         format!(
-                            "{path}: no such name, neither now nor in the snapshot: `status` shows what can be discarded"
+                            "{path}: it exists neither now nor in the snapshot: `status` shows what can be discarded"
                         ),
                     ));
                 }
@@ -108,8 +108,8 @@ impl Session {
             return Err(error);
         }
         if !compared.giving_way.is_empty() {
-            let message = "some chunks are to give way to those of concurrent commits, which a commit does: commit, or discard them; \
-                           nothing was changed";
+            let message = "some chunks are settled in favor of concurrent commits, which only a commit applies: \
+                           commit, or discard them; nothing was changed";
             return Err(Error::new(ErrorKind::Stale, message));
         }
         Ok(Some(compared))

@@ -210,8 +210,8 @@ fn remedy(conflict: &Conflict, mountpoint: &str) -> String {
     if let OwnChange::Removal(group) = &conflict.own {
         let group = shell::quote(group);
         return format!(
-            "to keep what they added: icechunkfs discard {place} {group}, then commit or refresh; to remove or move the group \
-             anyway: discard that, icechunkfs refresh {place}, and do it again"
+            "to keep what the other side added: icechunkfs discard {place} {group}, then commit or refresh; to remove \
+             or move the group anyway: run that discard, icechunkfs refresh {place}, and do it again"
         );
     }
     match conflict.kind {
@@ -221,15 +221,15 @@ fn remedy(conflict: &Conflict, mountpoint: &str) -> String {
         ConflictKind::UntrackedNameExists => format!("to settle it: move {path} away, then commit"),
         ConflictKind::MergedByBoth => "merge again".to_owned(),
         ConflictKind::DeleteOfUpdatedArray | ConflictKind::DeleteOfUpdatedGroup => format!(
-            "to keep what they changed: icechunkfs discard {place} {path}, then commit or refresh; to delete it anyway: discard it, \
-             icechunkfs refresh {place}, and delete it again"
+            "to keep what the other side changed: icechunkfs discard {place} {path}, then commit or refresh; to delete \
+             it anyway: discard it, icechunkfs refresh {place}, and delete it again"
         ),
         // A discard of the group would take everything below with it.
         ConflictKind::NewNodeConflictsWithExistingNode if conflict.own == OwnChange::NewGroup => {
             let document = shell::quote(&join(&conflict.path, ZARR_JSON));
             format!(
-                "to take their group, with what is below yours: icechunkfs discard {place} {document}, then commit, or refresh if \
-                 that was all"
+                "to take the group of the other side, with the content of yours: icechunkfs discard {place} \
+                 {document}, then commit, or refresh if that was all"
             )
         }
         _ => format!(

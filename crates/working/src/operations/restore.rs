@@ -217,9 +217,7 @@ fn same(expected: &BTreeMap<Item, String>, found: &BTreeMap<Item, String>) -> Re
         Some((item, _)) => {
             let wanted = expected.get(item);
             let is = found.get(item);
-            tracing::error!(
-                "nothing was restored, since the result would be another: {item:?}: {wanted:?}, not {is:?}"
-            );
+            tracing::error!("nothing was restored, since the result would differ: {item:?}: {wanted:?}, not {is:?}");
             Err(Error::new(
                 ErrorKind::Stale,
                 format!(
@@ -234,5 +232,5 @@ fn same(expected: &BTreeMap<Item, String>, found: &BTreeMap<Item, String>) -> Re
 /// Returns the error for a name where a restore removes or creates something.
 fn in_the_way(path: &str, why: &str) -> Error {
     let path = printable::line(path);
-    Error::new(ErrorKind::Stale, format!("nothing was restored: 1 names are in the way ({path}): {why}"))
+    Error::new(ErrorKind::Stale, format!("nothing was restored: a name is in the way ({path}): {why}"))
 }

@@ -45,7 +45,7 @@ impl Status {
         if self.untracked.iter().any(|file| is_of_version_2(&file.path)) {
             text.push_str("  .zarray and .zgroup are of Zarr version 2, which is not stored: write version 3\n");
         }
-        list(&mut text, "in a directory without zarr.json, so that they belong to no group", &self.ungrouped);
+        list(&mut text, "in a directory without zarr.json, so they do not belong to a group", &self.ungrouped);
         list(&mut text, "warnings (`commit --strict` refuses them)", self.warnings.iter().map(Warning::to_string));
         let violations = self.violations.iter().map(|violation| format!("{}: {}", violation.path, violation.why));
         list(&mut text, "cannot be committed", violations);
@@ -75,8 +75,8 @@ impl Status {
             Some(tip) if self.branch_reset => {
                 let repository = shell::quote(&self.repository);
                 format!(
-                    "the branch was reset to {tip}: copy your changes to another mount, of the branch as it is (with another \
-                     --scratch), or of one at this snapshot: icechunkfs branch {repository} create NAME --at {}",
+                    "the branch was reset to {tip}: copy your changes to another mount of the branch (with another \
+                     --scratch), or of a branch at this snapshot: icechunkfs branch {repository} create NAME --at {}",
                     self.base
                 )
             }
@@ -92,7 +92,7 @@ impl Status {
             let _ = writeln!(text, "offline: the branch is as it was seen last; a commit or refresh asks the store");
         }
         if let Some(why) = self.branch_unreadable.as_ref().filter(|_| self.is_branch_slow) {
-            let _ = writeln!(text, "what the branch has now is not known: {}", printable::line(why));
+            let _ = writeln!(text, "the current state of the branch is not known: {}", printable::line(why));
         } else if let Some(why) = &self.branch_unreadable {
             let _ = writeln!(
                 text,

@@ -28,7 +28,7 @@ impl Upper {
         let free =
             rustix::fs::statvfs(self.scratch().path()).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
         vec![
-            gauge("open_files", "Files that programs have open, as far as the daemon is told.", open as u64),
+            gauge("open_files", "Files that programs have open, as far as the daemon knows.", open as u64),
             gauge("open_files_writing", "Files that programs have open for writing.", writing as u64),
             gauge("old_versions", "Old versions of files that programs may read.", old as u64),
             gauge("scratch_bytes", "Bytes that uncommitted changes take on disk.", self.scratch_bytes()),

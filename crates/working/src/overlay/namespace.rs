@@ -137,7 +137,7 @@ impl Namespace {
             let id = locked.promote(&guard, number)?;
             let inode = locked.state.get(id).ok_or_else(|| no_such(number))?;
             if inode.is_directory() {
-                return Err(Error::new(ErrorKind::NotPermitted, "a directory has one name"));
+                return Err(Error::new(ErrorKind::NotPermitted, "a directory cannot have several names"));
             }
             if inode.names.is_empty() {
                 return Err(Error::new(ErrorKind::NotFound, "the file has been removed"));

@@ -27,8 +27,8 @@ const WORTH_FLUSHING: u64 = 256 << 10;
 pub const LOST: &str = "its bytes were removed from the scratch directory: discard the path, or write the file again";
 
 /// Error message for a data file with bytes that could not be written to the disk.
-pub const FLUSH_FAILED: &str = "its last bytes could not be written to the disk, and the kernel may have dropped them: write the \
-                                file again, as a new or an emptied file, or discard the path";
+pub const FLUSH_FAILED: &str = "its last bytes could not be written to the disk, and the kernel may have dropped them: \
+    write it again as a new or an emptied file, or discard the path";
 
 /// Directory of data files.
 #[derive(Clone, Debug)]

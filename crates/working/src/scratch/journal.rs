@@ -119,7 +119,10 @@ impl Journal {
         let flushed = Arc::clone(&durable);
         let flusher = std::thread::Builder::new().name("journal".to_owned()).spawn(move || flushed.run());
         if let Err(error) = &flusher {
-            warn!("no thread to flush the scratch journal ({error}): only fsync and unmounting make changes durable");
+            warn!(
+                "the thread that flushes the scratch journal cannot start ({error}): only fsync and unmounting make \
+                 changes durable"
+            );
         }
         Journal {
             directory: Arc::clone(directory),
@@ -153,7 +156,7 @@ impl Journal {
         encode(record, &mut self.line)?;
         let append = || {
             let added = self.durable.append(&self.line, replaces);
-            added.map_err(|e| Error::io("the scratch directory takes no more changes", e))
+            added.map_err(|e| Error::io("the scratch directory cannot take more changes", e))
         };
         let mut added = append();
         if is_full(&added) && self.durable.has_retired() && self.durable.flush().is_ok() {

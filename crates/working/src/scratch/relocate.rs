@@ -46,7 +46,7 @@ pub fn relocate(path: &Path, branch: &str, identity: &str, mountpoint: &Path) ->
         [..] => {
             let listed: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
             return Ok(Some(format!(
-                "uncommitted work of this repository, from where it was before, waits in {}: name one with --scratch",
+                "uncommitted work of this repository, from its previous location, waits in {}: name one with --scratch",
                 listed.join(", ")
             )));
         }
@@ -55,7 +55,8 @@ pub fn relocate(path: &Path, branch: &str, identity: &str, mountpoint: &Path) ->
     let place = match ScratchDirectory::open(old, mountpoint, None) {
         Err(error) if error.kind() == ErrorKind::Busy => {
             return Ok(Some(format!(
-                "uncommitted work of this repository, from where it was before, is in use in {}: unmount that, and name it with --scratch",
+                "uncommitted work of this repository, from its previous location, is in use in {}: unmount that, and \
+                 name it with --scratch",
                 old.display()
             )));
         }
@@ -64,7 +65,8 @@ pub fn relocate(path: &Path, branch: &str, identity: &str, mountpoint: &Path) ->
     let waits = |why: &str| {
         let old = old.display();
         format!(
-            "uncommitted work of this repository, from where it was before, waits in {old}: name that with --scratch ({why})"
+            "uncommitted work of this repository, from its previous location, waits in {old}: name that with --scratch \
+             ({why})"
         )
     };
     let from = match std::fs::read_link(old) {
@@ -109,8 +111,9 @@ fn candidates(wanted: &Path, branch: &str, identity: &str, all: &Path) -> Result
                 return Err(Error::new(
                     error.kind(),
                     format!(
-                        "{} may hold uncommitted work of this repository, from where it was before, and cannot be read: {error}. Repair \
-                         it, move it away if it is not needed, or name a scratch directory with --scratch",
+                        "{} may hold uncommitted work of this repository, from its previous location, and cannot be \
+                         read: {error}. Repair it, move it away if it is not needed, or name a scratch directory with \
+                         --scratch",
                         path.display()
                     ),
                 ));

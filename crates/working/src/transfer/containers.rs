@@ -80,7 +80,7 @@ fn check_name(prefix: &Address) -> Result<()> {
     let is_root = prefix.is_file() && prefix.components().is_empty();
     if is_root || decoded_prefix(prefix).contains(['%', '?', '#', '\\']) {
         return Err(Error::invalid(format!(
-            "no container can be at {}: move the files to a directory with a plain name",
+            "a container cannot be at {}: move the files to a directory with a plain name",
             prefix.as_prefix()
         )));
     }

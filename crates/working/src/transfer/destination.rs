@@ -164,7 +164,7 @@ impl ExistingFile {
 pub fn local(text: &str) -> Result<PathBuf> {
     if text.contains("://") {
         return Err(Error::invalid(format!(
-            "{text}: an export goes into a directory of this machine; to a store, copy that with its own tool"
+            "{text}: export into a directory of this machine, and copy that to the store with its own tool"
         )));
     }
     Ok(PathBuf::from(text))
@@ -256,8 +256,8 @@ impl Destination {
                 return Err(Error::new(
                     ErrorKind::NotEmpty,
                     format!(
-                        "{name} holds an unfinished export of snapshot {snapshot} of {repository}: finish that one, or pass \
-                         --force to continue with this one, and --delete to remove what only that one has"
+                        "{name} holds an unfinished export of snapshot {snapshot} of {repository}: finish that one, or \
+                         pass --force to replace it, and --delete to remove its other files"
                     ),
                 ));
             }
@@ -292,7 +292,7 @@ impl Destination {
         match errno {
             Errno::LOOP | Errno::XDEV => Error::new(
                 ErrorKind::PermissionDenied,
-                format!("{place}: a symbolic link is in the way, and an export follows none: remove it"),
+                format!("{place}: a symbolic link is in the way, and an export does not follow it: remove it"),
             ),
             Errno::NOTDIR => Error::new(
                 ErrorKind::NotADirectory,

@@ -185,7 +185,7 @@ async fn read_one(tree: &Arc<Tree>, payload: &ChunkPayload) -> Result<Content> {
     let data = tree.read_stored(payload, 0, size).await?;
     let read = data.len();
     if read as u64 != length {
-        return Err(Error::corrupt(format!("{read} of {length} bytes came")));
+        return Err(Error::corrupt(format!("{read} of {length} bytes were received")));
     }
     Ok(Content::Part(Arc::new(data), 0..read))
 }

@@ -305,7 +305,7 @@ fn other_content(source: &Path) -> String {
     /// Entries that are looked at.
     const LOOKED_AT: usize = 1000;
     if recognize::at(source) == Some(Kind::Repository) {
-        return "it is a repository, of which `icechunkfs clone` makes a copy".to_owned();
+        return "it is a repository: `icechunkfs clone` copies it".to_owned();
     }
     let Ok(entries) = std::fs::read_dir(source) else { return "it cannot be listed".to_owned() };
     let paths: Vec<PathBuf> = entries.flatten().take(LOOKED_AT).map(|entry| entry.path()).collect();
@@ -417,7 +417,7 @@ async fn lay_out(
             let (scanned, left_out) = scan_source(source, options, means).await?;
             Ok(LaidOut { scanned, left_out, host: None, skipped: Vec::new() })
         }
-        (None, _) => Err(Error::invalid("several files need a dimension along which they follow each other")),
+        (None, _) => Err(Error::invalid("several files need a dimension along which they are appended")),
     }
 }
 

@@ -46,7 +46,7 @@ impl OpenFile {
         let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::io(&shown, e.into()))?;
         let file = File::from(opened);
         if !file.metadata().map_err(|e| Error::io(&shown, e))?.is_file() {
-            return Err(Error::new(ErrorKind::InvalidInput, format!("{shown} is no file")));
+            return Err(Error::new(ErrorKind::InvalidInput, format!("{shown} is not a file")));
         }
         LocalFile::new(file).map(OpenFile::Local).context(|| shown)
     }
@@ -57,7 +57,7 @@ impl OpenFile {
     pub(super) fn object(address: &Address, virtuals: &Arc<VirtualChunks>, runtime: &Handle) -> Result<Self> {
         let mut opened = runtime.block_on(open_settled(address, virtuals)).map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
-                let next = "a NetCDF or HDF5 file is named as a whole; copy a directory or a tree of Zarr to this machine first";
+                let next = "name a NetCDF or HDF5 file; copy a directory or a Zarr tree to this machine first";
                 Error::new(ErrorKind::NotFound, format!("{error}: {next}"))
             }
             _ => error,
@@ -157,7 +157,9 @@ impl ObjectFile {
     /// Fills `into` with the bytes from `offset` on. The thread may block.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let found = self.runtime.block_on(self.range(offset, into.len() as u64))?;
-        into.copy_from_slice(found.get(..into.len()).ok_or_else(|| Error::corrupt("another number of bytes came"))?);
+        into.copy_from_slice(
+            found.get(..into.len()).ok_or_else(|| Error::corrupt("another number of bytes was received"))?,
+        );
         Ok(())
     }
 
@@ -174,7 +176,11 @@ impl ObjectFile {
             return Ok(found);
         }
         let bytes = self.virtuals.read_named(&self.opened, offset, length).await?;
-        if bytes.len() as u64 == length { Ok(bytes) } else { Err(Error::corrupt("another number of bytes came")) }
+        if bytes.len() as u64 == length {
+            Ok(bytes)
+        } else {
+            Err(Error::corrupt("another number of bytes was received"))
+        }
     }
 
     /// Returns the bytes if they are among the first ones, or are none.

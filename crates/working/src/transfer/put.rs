@@ -135,7 +135,7 @@ impl ExportTarget {
             Content::File(mut source) => std::io::copy(&mut source, file.file()).map_err(self.failed(item))?,
         };
         if length != item.size {
-            return Err(Error::corrupt(format!("{}: {length} of {} bytes came", item.path(), item.size)));
+            return Err(Error::corrupt(format!("{}: {length} of {} bytes were received", item.path(), item.size)));
         }
         self.destination.complete(file, &item.folder, self.time)
     }

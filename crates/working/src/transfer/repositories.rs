@@ -31,7 +31,8 @@ pub(super) fn refuse_repository(
     let wanted = resolve(path)?;
     if wanted.starts_with(&repository) || repository.starts_with(&wanted) {
         return Err(Error::invalid(format!(
-            "{}: the repository is there, above or below, and other files beside its own would damage it: name another directory",
+            "{}: the repository is at, above or below this place, and other files would damage it: name another \
+             directory",
             path.display()
         )));
     }

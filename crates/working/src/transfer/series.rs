@@ -224,12 +224,13 @@ pub(super) async fn lay_out(
 ) -> Result<Appended> {
     raise_file_limit();
     if files.is_empty() {
-        return Err(Error::invalid("no file is to be appended"));
+        return Err(Error::invalid("there is no file to append"));
     }
     let mut originals = opener.open_all(&files, jobs).await?;
     if let Some(nested) = originals.iter().find(|original| !original.plan.groups.is_empty()) {
         return Err(Error::invalid(format!(
-            "{}: it has groups, and only files without are appended: open each group with xarray, and append it in a mount",
+            "{}: it has groups, and only files without groups can be appended: open each group with xarray, and append \
+             it in a mount",
             nested.shown
         )));
     }
@@ -326,7 +327,9 @@ impl<'a> Archive<'a> {
             let bound = Bound::new(array.chunk_bytes(), array.is_coded());
             match stored_chunk(self.tree, node, &[chunk], bound).await? {
                 Some(stored) => bytes.append(&mut series::decoded(&existing.document, &stored, array.chunk_bytes())?),
-                None => return Err(Error::invalid(format!("{dimension}: the archive lacks chunk {chunk} of it"))),
+                None => {
+                    return Err(Error::invalid(format!("{dimension}: the archive does not have chunk {chunk} of it")));
+                }
             }
         }
         let wanted = usize::try_from(bytes_of_all).unwrap_or(usize::MAX);
@@ -493,8 +496,8 @@ async fn in_order(
         };
         if let Some(one) = order.overlaps.iter().find(|one| lies_before(one)) {
             return Err(Error::invalid(format!(
-                "{}: it begins at {}, and the archive ends at {}: nothing was imported; what lies before the end can be put there with \
-                 xarray, in a mount",
+                "{}: it begins at {}, and the archive ends at {}: nothing was imported; write values before the end \
+                 with xarray, in a mount",
                 shown(one.file),
                 one.first,
                 one.last
@@ -520,11 +523,12 @@ fn check_order<'a>(order: &Order, how: &Appending, shown: impl Fn(usize) -> &'a 
     if !order.overlaps.is_empty() {
         let is_of_archive = order.overlaps.iter().any(|one| one.after.is_none());
         let next = match (is_of_archive, how.skip_existing) {
-            (true, false) => "--skip-existing leaves out files of which the archive has all values.",
+            (true, false) => "--skip-existing leaves out files whose values are all in the archive.",
             (true, true) => {
-                "Only files of which the archive has all values are left out: cut away what it has of these."
+                "Only files whose values are all in the archive are left out: remove the values that it has from the \
+                 others."
             }
-            (false, _) => "Name each file once, and cut away what another one has.",
+            (false, _) => "Name each file once, and remove the values that another file has.",
         };
         let text = format!(
             "values of {dimension} do not follow those before: nothing was imported\n{}{next}\n",

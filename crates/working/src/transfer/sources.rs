@@ -54,11 +54,11 @@ impl SourceName {
         let literal = names.iter().position(|name| name.contains(WILD)).filter(|_| !is_web);
         if url.contains('#') || is_web && url.contains('?') {
             return Err(wrong(
-                "no location of chunks has a part behind ? or #; in a name, ? is written %3F and # is %23",
+                "a location of chunks must not have a part after ? or #: in a name, write %3F for ? and %23 for #",
             ));
         }
         if literal.is_some() && path.contains("**") {
-            return Err(wrong("`**` is not known: a pattern has each directory, such as */*.nc"));
+            return Err(wrong("`**` is not supported: a pattern needs each directory, such as */*.nc"));
         }
         // It names the URL.
         let refused = |error: Error| Error::invalid(error.to_string());
@@ -128,7 +128,7 @@ impl ImportSource {
                 SourceName::Matching(prefix, patterns) => {
                     let found = matching(prefix, patterns, virtuals).await?;
                     if found.is_empty() {
-                        return Err(Error::new(ErrorKind::NotFound, format!("{name}: no object has such a name")));
+                        return Err(Error::new(ErrorKind::NotFound, format!("{name}: no object matches this pattern")));
                     }
                     sources.extend(found.into_iter().map(ImportSource::Object));
                 }
@@ -218,13 +218,13 @@ mod tests {
             ("s3://*/x", "below a bucket"),
             ("s3://bucket", "name files"),
             ("s3://bucket/x/", "name files"),
-            ("https://host/x?y=1", "behind ?"),
+            ("https://host/x?y=1", "after ?"),
             ("file:///x/*.nc", "by their paths"),
             ("s3://bucket/[a", "[a"),
             ("ftp://host/x", "only file"),
             ("s3://bucket/a/../x", "`..`"),
-            ("s3://bucket/a#1.nc", "# is %23"),
-            ("file:///a#1.nc", "# is %23"),
+            ("s3://bucket/a#1.nc", "%23 for #"),
+            ("file:///a#1.nc", "%23 for #"),
             ("s3://bucket/**/x.nc", "each directory"),
             ("vcc://name/x.nc", "of a repository"),
         ] {

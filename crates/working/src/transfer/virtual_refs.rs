@@ -126,7 +126,7 @@ fn directory_of(file: &ImportSource) -> Result<Address> {
     };
     let real = std::fs::canonicalize(path).map_err(|e| Error::io(path.display(), e))?;
     let directory = real.parent().and_then(Path::to_str);
-    let directory = directory.ok_or_else(|| Error::invalid("no reference can have this path, which is not UTF-8"));
+    let directory = directory.ok_or_else(|| Error::invalid("a reference cannot have this path, which is not UTF-8"));
     directory.and_then(Address::directory).context(|| path.display())
 }
 

@@ -56,8 +56,8 @@ pub(super) fn set(members: &mut Map<String, Value>, path: &[String], value: Valu
         put(members, path, with_key_member(key, old.as_ref(), value)?)?;
     } else if old.is_none() {
         return Err(Error::invalid(format!(
-            "no container `{key}`: set a whole one, such as set {} '{{\"url_prefix\": \"s3://bucket/prefix/\", \
-             \"store\": {{\"s3\": {{\"region\": \"us-east-1\"}}}}}}'",
+            "there is no container `{key}`: set a whole one, such as set {} '{{\"url_prefix\": \
+             \"s3://bucket/prefix/\", \"store\": {{\"s3\": {{\"region\": \"us-east-1\"}}}}}}'",
             shell::quote(&format_key(&[CONTAINERS_KEY.to_owned(), key.clone()]))
         )));
     } else {
@@ -92,7 +92,9 @@ fn with_key_member(key: &str, old: Option<&Value>, value: Value) -> Result<Value
         None | Some(Value::Null) => drop(container.insert(implied.to_owned(), key.into())),
         // A stored container moves if it gets a new prefix.
         Some(there) if there != key && !(implied == "url_prefix" && old.is_some()) => {
-            return Err(Error::invalid(format!("container `{key}` is said to have the {implied} {there}")));
+            return Err(Error::invalid(format!(
+                "container `{key}` cannot have the {implied} {there}: use `{key}`, or omit it"
+            )));
         }
         Some(_) => {}
     }
@@ -116,7 +118,7 @@ pub(super) fn problems(members: &Map<String, Value>, out: &mut BTreeSet<Problem>
         if let Some(name) = member(container, "name") {
             if name.is_empty() || name.contains('/') {
                 out.insert(Problem::Invalid(format!(
-                    "`{place}`: a container's name has no `/` in it, and is not empty"
+                    "`{place}`: the name of a container must not be empty or contain `/`"
                 )));
             } else if !names.insert(name) {
                 out.insert(Problem::Invalid(format!("`{place}`: there is another container with the name `{name}`")));
@@ -143,7 +145,7 @@ fn check_prefix(prefix: &str, store: &str) -> std::result::Result<(), String> {
     }
     let url = Url::parse(prefix).map_err(|error| format!("is not a valid URL: {error}"))?;
     let Some((_, stores)) = STORES.iter().find(|(schemes, _)| schemes.contains(&url.scheme())) else {
-        return Err(format!("has a scheme that no store has: {}", url.scheme()));
+        return Err(format!("has an unknown scheme: {}", url.scheme()));
     };
     if !stores.contains(&store) {
         return Err(format!("is not in a store of kind `{store}`, but in one of {}", stores.join(", ")));
@@ -157,7 +159,7 @@ fn check_prefix(prefix: &str, store: &str) -> std::result::Result<(), String> {
             return Err("has no path".to_owned());
         }
     } else if !url.has_host() || !is_authority(url.scheme(), prefix) {
-        return Err("names no bucket or host that a store could have".to_owned());
+        return Err("does not name a valid bucket or host".to_owned());
     }
     Ok(())
 }
@@ -219,7 +221,7 @@ mod tests {
         for (key, text, why) in [
             ("a", r#"{"url_prefix": "s3://ocean", "store": {"s3": {}}}"#, "does not end with `/`"),
             ("a", r#"{"url_prefix": "ocean/", "store": {"s3": {}}}"#, "is not a valid URL"),
-            ("a", r#"{"url_prefix": "ftp://ocean/", "store": {"s3": {}}}"#, "no store has"),
+            ("a", r#"{"url_prefix": "ftp://ocean/", "store": {"s3": {}}}"#, "unknown scheme"),
             ("a", r#"{"url_prefix": "gs://ocean/", "store": {"s3": {}}}"#, "not in a store of kind `s3`"),
             ("a", r#"{"url_prefix": "file:///a/../b/", "store": {"local_file_system": "/a"}}"#, "`..`"),
             ("a", r#"{"url_prefix": "file:///", "store": {"local_file_system": "/a"}}"#, "no path"),
@@ -227,8 +229,8 @@ mod tests {
             ("a", r#"{"url_prefix": "s3://ocean2/", "store": {"s3": {}, "gcs": {}}}"#, "one of"),
             ("a", r#"{"url_prefix": "s3://ocean2/"}"#, "`store` is missing"),
             ("a", r#"{"url_prefix": "s3://ocean/", "store": {"s3": {}}}"#, "another container for"),
-            ("a", r#"{"name": "b", "url_prefix": "s3://b/", "store": {"s3": {}}}"#, "is said to have the name"),
-            ("a/b", r#"{"url_prefix": "s3://b/", "store": {"s3": {}}}"#, "no `/`"),
+            ("a", r#"{"name": "b", "url_prefix": "s3://b/", "store": {"s3": {}}}"#, "cannot have the name"),
+            ("a/b", r#"{"url_prefix": "s3://b/", "store": {"s3": {}}}"#, "contain `/`"),
             ("\"gs://x/\".name", "ocean", "another container with the name"),
             ("\"gs://x/\".url_prefix", "s3://x/", "not in a store of kind `gcs`"),
             ("nobody.url_prefix", "s3://x/", "no container `nobody`"),

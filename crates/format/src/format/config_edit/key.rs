@@ -143,7 +143,7 @@ fn parse(key: &str) -> Result<Vec<String>> {
         match rest.strip_prefix('.') {
             Some(after) => rest = after,
             None if rest.is_empty() => return Ok(parts),
-            None => return Err(wrong("after a quoted part comes a dot")),
+            None => return Err(wrong("a quoted part must be followed by a dot")),
         }
     }
 }

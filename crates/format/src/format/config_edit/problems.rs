@@ -132,7 +132,7 @@ fn check_members(
                 check(value, below, path, out);
             }
             (None, _) => {
-                out.insert(Problem::UnknownMember(format!("`{}` is nothing that can be set", format_key(path))));
+                out.insert(Problem::UnknownMember(format!("`{}` cannot be set", format_key(path))));
             }
         }
         path.pop();

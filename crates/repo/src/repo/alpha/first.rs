@@ -70,7 +70,10 @@ impl FirstLayout {
         if objects.len() > MAX_NAMES {
             return Err(Error::new(
                 ErrorKind::OutOfMemory,
-                format!("{folder} has {} objects; {MAX_NAMES} are the most in the first layout", objects.len()),
+                format!(
+                    "{folder} has {} objects; at most {MAX_NAMES} are supported in the first layout",
+                    objects.len()
+                ),
             ));
         }
         let mut names = Names::with_capacity(objects.len());

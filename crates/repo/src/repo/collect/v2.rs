@@ -80,7 +80,7 @@ async fn attempt(
             copies.shorten(state);
             Ok(Operation::GcRan)
         }
-        Applied::Conflict => Err(Error::new(ErrorKind::Stale, "something hangs on a commit that should go")),
+        Applied::Conflict => Err(Error::new(ErrorKind::Stale, "a commit that should be removed is still needed")),
     };
     let backed_up = || failpoints::pass("gc.backup.done");
     let options = UpdateOptions { names_copy: false, ..UpdateOptions::default() };

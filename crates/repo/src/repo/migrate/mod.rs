@@ -45,7 +45,7 @@ impl Contents {
 
     /// Returns the commits of branch `main`, newest first.
     fn main(&self) -> Result<Vec<&SnapshotInfo>> {
-        let none = || Error::corrupt("the repository has no branch `main`: version 2 cannot be without");
+        let none = || Error::corrupt("the repository does not have a branch `main`, which version 2 needs");
         let tip = self.branches.get(super::refs::DEFAULT_BRANCH).ok_or_else(none)?;
         Ok(self.history(*tip))
     }

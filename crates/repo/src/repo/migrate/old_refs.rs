@@ -209,7 +209,7 @@ impl<'a> Migrated<'a> {
             None if self.remembers_migration() => Verdict::Missing(None, new),
             None => Verdict::Left(
                 Some(new),
-                format!("version 2 has no {kind} `{}` and does not remember whether it was deleted there", old.name),
+                format!("version 2 does not have the {kind} `{}`, nor a record of its deletion", old.name),
             ),
         })
     }

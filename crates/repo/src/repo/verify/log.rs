@@ -117,16 +117,16 @@ fn check_log(object: Subject<'_>, id: ObjectId, log: &TransactionLog) -> Result<
     }
     for (change, name) in std::iter::zip(NodeChange::ALL, LISTS) {
         if !log.nodes(change).is_sorted_by(|a, b| a < b) {
-            object.warning("log-sorted", format!("the {name} are not sorted by id, or one is there twice"));
+            object.warning("log-sorted", format!("the {name} are not sorted by id, or contain a duplicate"));
         }
     }
     check_lists(object, log);
     if !log.updated_chunks().map(|(node, _)| node).is_sorted_by(|a, b| a < b) {
-        object.warning("log-sorted", "the arrays with changed chunks are not sorted by id, or one is there twice");
+        object.warning("log-sorted", "the arrays with changed chunks are not sorted by id, or contain a duplicate");
     }
     for (node, chunks) in log.updated_chunks() {
         if !chunks.is_sorted_by(|a, b| a.coords().lt(b.coords())) {
-            let why = format!("the changed chunks of node {node} are not sorted, or one is there twice");
+            let why = format!("the changed chunks of node {node} are not sorted, or contain a duplicate");
             object.warning("log-sorted", why);
         }
     }
@@ -139,11 +139,11 @@ fn check_log(object: Subject<'_>, id: ObjectId, log: &TransactionLog) -> Result<
         }
     };
     if !moves.is_sorted_by(|a, b| a.to.split('/').lt(b.to.split('/'))) {
-        object.warning("log-sorted", "the moves are not sorted by the paths that they lead to, or one is there twice");
+        object.warning("log-sorted", "the moves are not sorted by the paths that they lead to, or contain a duplicate");
     }
     for one in &*moves {
         if one.from == one.to || !one.from.starts_with('/') || !one.to.starts_with('/') {
-            object.warning("log-move", format!("a move from `{}` to `{}` is none", one.from, one.to));
+            object.warning("log-move", format!("the move from `{}` to `{}` is not valid", one.from, one.to));
         }
     }
     Ok(moves)
@@ -158,7 +158,7 @@ fn check_lists(object: Subject<'_>, log: &TransactionLog) {
             if let Some(first) = lists.insert(id, name).filter(|first| *first != name) {
                 object.note(
                     "log-lists",
-                    format!("node {id} is among the {first} and the {name}, and may be in one list"),
+                    format!("node {id} is among the {first} and the {name}, but may be in only one list"),
                 );
             }
         }
@@ -188,9 +188,9 @@ fn check_against_snapshot(
         }
         for id in log.nodes(change).filter(|id| !deleted.contains(id)) {
             match present.get(&id) {
-                None => object.warning("log-node", format!("node {id} is among the {name}, and not in the snapshot")),
+                None => object.warning("log-node", format!("node {id} is among the {name}, but not in the snapshot")),
                 Some((path, is)) if *is != is_array => {
-                    object.warning("log-node", format!("{path} is among the {name}, and it is of the other kind"));
+                    object.warning("log-node", format!("{path} is among the {name}, but it is of the other kind"));
                 }
                 Some(_) => {}
             }

@@ -77,7 +77,7 @@ impl Work {
         }
         let arrays = manifest.root().arrays();
         if !arrays.iter().is_sorted_by(|a, b| a.node_id().0 < b.node_id().0) {
-            let why = "the arrays are not sorted by id, or one is there twice: other clients do not find them";
+            let why = "the arrays are not sorted by id, or contain a duplicate: other clients do not find them";
             object.warning("manifest-sorted", why);
         }
         let total: u64 = arrays.iter().map(|array| array.refs().len() as u64).sum();

@@ -152,8 +152,8 @@ async fn check(
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{} is of an Icechunk release before 0.2, and not all rules of its format are known: \
-                     `icechunkfs migrate` reads all of it, and what it makes can be verified",
+                    "{} is of an Icechunk release before 0.2, and not all rules of its format are known: `icechunkfs \
+                     migrate` reads all of it, and its result can be verified",
                     context.storage.location()
                 ),
             ));
@@ -300,13 +300,7 @@ async fn check_snapshot(
     let Decoded { value: snapshot, bytes: file, .. } = match read {
         Ok(read) => read,
         Err(error) => {
-            report_fault(
-                context,
-                "snapshot",
-                &key,
-                &error,
-                "a copy of this file from a clone or a backup gives it back",
-            )?;
+            report_fault(context, "snapshot", &key, &error, "to restore it, copy this file from a clone or a backup")?;
             context.progress.step(1);
             return Ok(None);
         }

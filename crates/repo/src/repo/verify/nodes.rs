@@ -256,7 +256,7 @@ fn check_document(object: Subject<'_>, node: &Node<'_>, kind: &str) -> bool {
     };
     if said.as_deref() != Some(kind) {
         let said = said.map_or("nothing".to_owned(), |said| format!("`{said}`"));
-        let why = format!("its zarr.json gives the node type {said}, but the snapshot a {kind}");
+        let why = format!("its zarr.json gives the node type {said}, but the snapshot has a {kind}");
         object.warning("node-type", why);
     }
     true

@@ -63,7 +63,7 @@ fn unused(context: &Context, folder: &str, objects: &Listed, is_used: impl Fn(&O
                     }
                 }
             }
-            _ => context.object(key).note("unknown", "nothing of the format is called so; no command removes it"),
+            _ => context.object(key).note("unknown", "the format does not have this name; no command removes it"),
         }
     }
     if count > 0 {

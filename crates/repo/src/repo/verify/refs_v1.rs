@@ -22,7 +22,7 @@ pub(super) async fn check(context: &Context) -> Result<BTreeSet<ObjectId>> {
     for key in &keys {
         let object = context.object(key);
         let Some((folder, file)) = key.strip_prefix("refs/").and_then(|rest| rest.rsplit_once('/')) else {
-            object.note("unknown", "nothing of the format is called so");
+            object.note("unknown", "the format does not have this name");
             continue;
         };
         let name = folder.strip_prefix("branch.").or_else(|| folder.strip_prefix("tag."));
@@ -41,7 +41,7 @@ pub(super) async fn check(context: &Context) -> Result<BTreeSet<ObjectId>> {
                     object.note("tombstone", "the tag that it marks as deleted has no file");
                 }
             }
-            _ => object.note("unknown", "nothing of the format is called so"),
+            _ => object.note("unknown", "the format does not have this name"),
         }
     }
     if !has_main {

@@ -63,7 +63,7 @@ pub(super) fn check(context: &Context, info: &Arc<RepoInfo>) -> Result<Commits> 
     check_time(context, KEY, "the status", root.status().set_at());
     let availability = root.status().availability().0;
     if availability > 2 {
-        repo.warning("status", format!("its status {availability} is none that clients know"));
+        repo.warning("status", format!("its status {availability} is not known to clients"));
     }
     if let Err(error) = info.config() {
         repo.error("config", format!("the configuration cannot be read: {error}"));
@@ -83,7 +83,8 @@ fn check_names(repo: Subject<'_>, info: &RepoInfo) -> Result<()> {
     let root = info.root();
     for (kind, list) in [("branch", root.branches()), ("tag", root.tags())] {
         if !list.iter().is_sorted_by(|a, b| a.name().as_bytes() < b.name().as_bytes()) {
-            let why = format!("the {kind} names are not sorted, or one is there twice: other clients do not find them");
+            let why =
+                format!("the {kind} names are not sorted, or contain a duplicate: other clients do not find them");
             repo.warning("refs-sorted", why);
         }
     }
@@ -96,7 +97,7 @@ fn check_names(repo: Subject<'_>, info: &RepoInfo) -> Result<()> {
         repo.warning("main", "there is no branch `main`: no client can write to the repository");
     }
     if !info.deleted_tags().is_sorted_by(|a, b| a.as_bytes() < b.as_bytes()) {
-        repo.warning("refs-sorted", "the names of deleted tags are not sorted, or one is there twice");
+        repo.warning("refs-sorted", "the names of deleted tags are not sorted, or contain a duplicate");
     }
     let mut meter = Meter::new("the names of deleted tags");
     meter.count_items::<(&str, u64)>(info.root().deleted_tags().len())?;
@@ -113,7 +114,7 @@ fn check_snapshots(context: &Context, info: &Arc<RepoInfo>) -> Result<Commits> {
     let repo = context.object(KEY);
     let stored = info.root().snapshots();
     if !stored.iter().is_sorted_by(|a, b| a.id().0 < b.id().0) {
-        let why = "the snapshots are not sorted by id, or one is there twice: other clients do not find them";
+        let why = "the snapshots are not sorted by id, or contain a duplicate: other clients do not find them";
         repo.warning("snapshots-sorted", why);
     }
     let mut tables = stored.len() + info.root().branches().len() + info.root().tags().len();
@@ -197,7 +198,7 @@ pub(super) fn check_cycles<T>(repo: Subject<'_>, commits: &BTreeMap<ObjectId, Sn
 /// Returns the fault of a list of metadata items, apart from faults of their values.
 pub(super) fn metadata_problem(items: Option<Items<'_>>) -> Option<&'static str> {
     let is_sorted = items?.iter().is_sorted_by(|a, b| a.name().as_bytes() < b.name().as_bytes());
-    (!is_sorted).then_some("the metadata items are not sorted, or one is there twice")
+    (!is_sorted).then_some("the metadata items are not sorted, or contain a duplicate")
 }
 
 /// Checks the operations log across its chain of copies. `copies` are the objects below
@@ -241,7 +242,7 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
         // An update after the first listing adds a copy, which the newer `repo` names.
         let later = list(context, "overwritten/").await?;
         for key in missing.iter().filter(|key| !later.contains_key(*key)) {
-            let why = "the operations log names this copy of `repo`, and it is not there";
+            let why = "the operations log names this copy of `repo`, which does not exist";
             context.object(key).warning("backup-missing", why);
         }
     }

@@ -114,7 +114,7 @@ fn check_infos(object: Subject<'_>, snapshot: &Snapshot) -> BTreeMap<ObjectId, M
     }
     let listed = snapshot.manifests();
     if !listed.is_sorted_by(|a, b| a.id < b.id) {
-        object.warning("manifests-sorted", "the manifests are not sorted by id, or one is there twice");
+        object.warning("manifests-sorted", "the manifests are not sorted by id, or contain a duplicate");
     }
     let mut infos = BTreeMap::new();
     for info in listed {

@@ -130,8 +130,9 @@ impl StoreParameters {
             .with_allow_http(is_plain);
         let mut headers = HeaderMap::new();
         for (name, value) in self.settings.secrets.headers()? {
-            let name: http::HeaderName =
-                name.parse().map_err(|_| Error::invalid("a header must be `NAME: VALUE`; one has no valid name"))?;
+            let name: http::HeaderName = name
+                .parse()
+                .map_err(|_| Error::invalid("a header must be `NAME: VALUE`; one does not have a valid name"))?;
             let mut value = HeaderValue::from_str(value)
                 .map_err(|_| Error::invalid(format!("the header `{name}` has a value that cannot be sent")))?;
             value.set_sensitive(true);

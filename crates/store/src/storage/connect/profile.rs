@@ -73,9 +73,7 @@ pub(super) fn read(name: &str) -> Result<Option<Profile>> {
 pub(super) fn missing(name: &str) -> Error {
     Error::new(
         ErrorKind::NotFound,
-        format!(
-            "there is no profile `{name}` in ~/.aws/config or ~/.aws/credentials: AWS_PROFILE or --profile names it"
-        ),
+        format!("there is no profile `{name}` in ~/.aws/config or ~/.aws/credentials: check --profile and AWS_PROFILE"),
     )
 }
 
@@ -91,11 +89,11 @@ fn take(profile: &mut Profile, values: HashMap<String, String>) {
             "region" => &mut profile.region,
             "endpoint_url" => &mut profile.endpoint_url,
             "role_arn" => {
-                profile.other = Some("takes on a role (role_arn)");
+                profile.other = Some("assumes a role (role_arn)");
                 continue;
             }
             "sso_session" | "sso_start_url" => {
-                profile.other = Some("signs on with AWS IAM Identity Center (sso)");
+                profile.other = Some("signs in with AWS IAM Identity Center (sso)");
                 continue;
             }
             _ => continue,
@@ -222,8 +220,8 @@ fn check(profile: &Profile) -> Result<()> {
         Some(how) => Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "profile `{name}` {how}, which needs the AWS CLI: give it a line `credential_process = aws configure \
-                 export-credentials --profile {name}`, in a profile of another name, and use that"
+                "profile `{name}` {how}, which needs the AWS CLI: use another profile with the line \
+                 `credential_process = aws configure export-credentials --profile {name}`"
             ),
         )),
         None if profile.key_id.is_some() && profile.secret.is_some() => Ok(()),
@@ -233,7 +231,7 @@ fn check(profile: &Profile) -> Result<()> {
 
 fn missing_key(name: &str) -> Error {
     Error::invalid(format!(
-        "profile `{name}` has no keys: aws_access_key_id and aws_secret_access_key, or credential_process, are needed"
+        "profile `{name}` does not have keys: add aws_access_key_id and aws_secret_access_key, or credential_process"
     ))
 }
 

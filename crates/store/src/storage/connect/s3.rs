@@ -91,7 +91,7 @@ pub(super) async fn connect(bucket: &Bucket, parameters: &StoreParameters) -> Re
         (None, None) if settings.offline => {
             let name = &bucket.name;
             return Err(Error::invalid(format!(
-                "offline, the region of bucket `{name}` is not asked for: pass --region"
+                "the region of bucket `{name}` cannot be looked up offline: pass --region"
             )));
         }
         (None, None) => region_of(bucket, parameters).await?,
@@ -140,7 +140,10 @@ async fn region_of(bucket: &Bucket, parameters: &StoreParameters) -> Result<Regi
     let request = request.map_err(|e| Error::with_source(ErrorKind::InvalidInput, unknown(""), e))?;
     let asked = tokio::time::timeout(parameters.settings.budget(), client.execute(request)).await;
     let not_reached = || {
-        format!("{home}, which knows the region of bucket `{}`, cannot be reached: is there a network?", bucket.name)
+        format!(
+            "{home}, which knows the region of bucket `{}`, cannot be reached: check the network, or pass --region",
+            bucket.name
+        )
     };
     let asked = asked.map_err(|_| Error::new(ErrorKind::Timeout, not_reached()))?;
     let answer = asked.map_err(|e| Error::with_source(ErrorKind::NotFound, not_reached(), e))?;
@@ -172,10 +175,10 @@ fn with_credentials(
         }
         (Some(_), None) => {
             return Err(Error::invalid(
-                "--access-key-id is given, and no secret: set ICECHUNKFS_SECRET_ACCESS_KEY or --secrets FILE",
+                "--access-key-id is given without a secret: set ICECHUNKFS_SECRET_ACCESS_KEY or --secrets FILE",
             ));
         }
-        (None, Some(_)) => return Err(Error::invalid("a secret access key is given, and no --access-key-id")),
+        (None, Some(_)) => return Err(Error::invalid("a secret access key is given without --access-key-id")),
         (None, None) => {}
     }
     let half =

@@ -63,7 +63,8 @@ impl SignOn {
         let provider = ProfileFileCredentialsProvider::builder().configure(&config).profile_name(name).build();
         let keys = tokio::time::timeout(CHAIN, provider.provide_credentials()).await.map_err(|_| too_slow(name))?;
         let keys = keys.map_err(|e| {
-            let advice = format!("profile `{name}` gives no keys; after `aws sso login --profile {name}` it may");
+            let advice =
+                format!("profile `{name}` does not give keys: try again after `aws sso login --profile {name}`");
             Error::with_source(ErrorKind::PermissionDenied, advice, e)
         })?;
         let until = match keys.expiry() {

@@ -62,7 +62,7 @@ impl Expectation {
         if status == StatusCode::PARTIAL_CONTENT
             && text(CONTENT_RANGE).is_some_and(|said| said.contains(&u64::MAX.to_string()))
         {
-            return Err(wrong("the server gives a range that no object has"));
+            return Err(wrong("the server sent an impossible range"));
         }
         Ok(match (self.object.filter(|_| self.method == Method::GET), self.range) {
             _ if !status.is_success() => BodyLimit::First(MAX_ERROR_BODY),
@@ -148,7 +148,7 @@ impl LimitedBody {
         STORE.received.add(length);
         match &mut self.bound {
             BodyLimit::Most(left) => {
-                *left = left.checked_sub(length).ok_or_else(|| wrong("the server sends more than was asked for"))?;
+                *left = left.checked_sub(length).ok_or_else(|| wrong("the server sent more than was requested"))?;
             }
             BodyLimit::First(left) => {
                 bytes.truncate(usize::try_from(*left).unwrap_or(usize::MAX));

@@ -104,7 +104,7 @@ impl ConcurrencyLimit {
         }
         state.halved = Some(Instant::now());
         state.limit = (state.limit / 2).max(1);
-        tracing::info!("the store is asked too much: {} requests at a time from now on", state.limit);
+        tracing::info!("the store is overloaded: at most {} requests at a time from now on", state.limit);
         let state = &mut *state;
         resize(&self.places, &mut state.places, state.limit);
     }

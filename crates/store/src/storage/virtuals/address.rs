@@ -118,7 +118,7 @@ impl Address {
         let address =
             Address::parse(location, false).map_err(|e| e.context(format!("location {}", quoted(location))))?;
         if address.components.is_empty() {
-            return Err(Error::corrupt(format!("location {}: it names no object", quoted(location))));
+            return Err(Error::corrupt(format!("location {}: it does not name an object", quoted(location))));
         }
         Ok(address)
     }
@@ -129,7 +129,9 @@ impl Address {
         let shown = if text.contains('@') { "of virtual chunks".to_owned() } else { quoted(text) };
         let wrong = |why: &str| Error::invalid(format!("the prefix {shown}: {why}"));
         if text.contains(['?', '#']) {
-            return Err(wrong("a location has no part behind ? or #; in a name, ? is written %3F and # is %23"));
+            return Err(wrong(
+                "a location must not have a part after ? or #: in a name, write %3F for ? and %23 for #",
+            ));
         }
         Address::parse(text, true).map_err(|error| wrong(&error.to_string()))
     }
@@ -149,7 +151,7 @@ impl Address {
 
     fn parse(text: &str, is_prefix: bool) -> Result<Self> {
         if text.len() > MAX_LOCATION {
-            return Err(Error::corrupt(format!("it has {} bytes; {MAX_LOCATION} are the most", text.len())));
+            return Err(Error::corrupt(format!("it has {} bytes; at most {MAX_LOCATION} are allowed", text.len())));
         }
         let (scheme, rest) = text.split_once("://").ok_or_else(|| Error::corrupt("it is not a valid URL"))?;
         let unknown = || Error::new(ErrorKind::Unsupported, "only file, s3, gs, az, http, https and vcc can be read");
@@ -257,7 +259,7 @@ impl fmt::Display for Address {
 }
 
 fn authority_of(scheme: Scheme, text: &str) -> Result<String> {
-    let no_bucket = || Error::corrupt("it names no bucket that a store could have");
+    let no_bucket = || Error::corrupt("it does not name a valid bucket");
     let refused = |why: &str| Error::new(ErrorKind::VirtualNotAllowed, why.to_owned());
     match scheme {
         Scheme::File if text.is_empty() || text.eq_ignore_ascii_case("localhost") => Ok(String::new()),
@@ -277,7 +279,7 @@ fn authority_of(scheme: Scheme, text: &str) -> Result<String> {
                     "it has a name or a password in it: set `header` in ICECHUNKFS_VIRTUAL_OPTION instead",
                 ));
             }
-            let wrong = || Error::corrupt("it names no host");
+            let wrong = || Error::corrupt("it does not name a host");
             if text.contains('\\') {
                 return Err(wrong());
             }
@@ -287,7 +289,7 @@ fn authority_of(scheme: Scheme, text: &str) -> Result<String> {
         }
         Scheme::Container => {
             let name = percent_decode_str(text).decode_utf8().ok().filter(|name| !name.is_empty());
-            name.map(|name| name.into_owned()).ok_or_else(|| Error::corrupt("it names no container"))
+            name.map(|name| name.into_owned()).ok_or_else(|| Error::corrupt("it does not name a container"))
         }
     }
 }

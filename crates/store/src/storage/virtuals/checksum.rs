@@ -29,8 +29,8 @@ impl ObjectState {
     pub(super) fn check(&self, checksum: &Checksum) -> Result<()> {
         let unknown = |what: &str| {
             Error::corrupt(format!(
-                "the reference has {what} to check the object by, but the server sends none: to read its bytes unchecked, pass \
-                 --virtual-option 'PREFIX,unchecked'"
+                "the reference has {what} to check the object by, but the server does not send one: to read its bytes \
+                 unchecked, pass --virtual-option 'PREFIX,unchecked'"
             ))
         };
         match checksum {
@@ -49,7 +49,7 @@ impl ObjectState {
                         jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |at| at.to_string())
                     };
                     return Err(changed(&format!(
-                        "it is of {}, and was not newer than {}",
+                        "its time is {}, and must not be later than {}",
                         words(now),
                         words((*latest).into())
                     )));

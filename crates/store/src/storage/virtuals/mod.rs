@@ -138,7 +138,7 @@ impl VirtualChunks {
         let containers = containers.into_iter().map(|container| match Address::prefix(&container.url_prefix) {
             Ok(prefix) => (Some(prefix), container),
             Err(error) => {
-                warn!("the container {} of virtual chunks is of no use: {error}", quoted(&container.name));
+                warn!("the container {} of virtual chunks cannot be used: {error}", quoted(&container.name));
                 (None, container)
             }
         });
@@ -376,7 +376,7 @@ fn map_from(prefix: &Address) -> String {
 }
 
 fn no_store(address: &Address) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("{address}: there is no store of this kind"))
+    Error::new(ErrorKind::Unsupported, format!("{address}: this kind of store is not known"))
 }
 
 /// Returns `error` of a bucket; one that other settings may mend with the advice for the user.

@@ -44,15 +44,15 @@ impl VirtualChunks {
             RangeRequest { address, query: None, offset: 0, length: head, checksum: None, may_be_shorter: true };
         let Part { bytes, state, whole, is_alone } = self.read_remote(&wanted, container).await?;
         let refused = |why: &str| Error::new(ErrorKind::Unsupported, format!("{address}: {why}: download it first"));
-        let length = whole.ok_or_else(|| refused("the server does not tell its length"))?;
+        let length = whole.ok_or_else(|| refused("the server does not state its length"))?;
         if bytes.len() as u64 != length.min(head) {
             return Err(Error::corrupt(format!("{address}: the server sends {} of {length} bytes", bytes.len())));
         }
         if length > head && !is_alone {
-            return Err(refused("the server sends no parts of it"));
+            return Err(refused("the server does not send parts of it"));
         }
         let checksum = state.proof().ok_or_else(|| {
-            refused("the server sends neither an entity tag nor a time, so that a change of it would not be noticed")
+            refused("the server sends neither an entity tag nor a time, so changes of the file could not be noticed")
         })?;
         let modified = state.last_modified;
         Ok(NamedObject { address: address.clone(), checksum, modified, length, head: bytes, state, container })
@@ -82,7 +82,7 @@ impl VirtualChunks {
         let container = self.named(prefix)?;
         let connection = self.connection(prefix, container).await?;
         let Some(Connection::Bucket(bucket, advice)) = connection.get() else {
-            let message = format!("{prefix}: a web server lists no files: name each of them");
+            let message = format!("{prefix}: web servers do not list files: name each file");
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
         bucket.list(prefix).await.map_err(|error| advised(prefix, advice.as_deref(), error))

@@ -144,13 +144,13 @@ impl ReadablePrefix {
 }
 
 fn parse_allowed(word: &str) -> Result<ReadablePrefix> {
-    let why = "where a container is, the repository says; allow the place, or say with --virtual-map where to read it";
+    let why = "the repository states where a container is: allow that location, or replace it with --virtual-map";
     ReadablePrefix::parse(word)?.ok_or_else(|| Error::invalid(format!("{}: {why}", quoted(word))))
 }
 
 fn parse_map(word: &str) -> Result<(Address, ReadablePrefix)> {
     let shape = || {
-        let why = "it is FROM=TO: the prefix of locations, and the path or URL where they are to be read";
+        let why = "expected FROM=TO: the prefix of locations, and the path or URL where they are to be read";
         Error::invalid(format!("{}: {why}", quoted(word)))
     };
     // An `=` in FROM is written %3D, so that the first `=` ends FROM.
@@ -179,7 +179,9 @@ fn parse_options(words: &[String], source: Source) -> Result<Vec<PrefixOption>> 
     for word in words {
         // The text after the comma may be a secret. A comma in PREFIX is written %2C.
         let (prefix, setting) = word.split_once(',').filter(|(_, setting)| !setting.is_empty()).ok_or_else(|| {
-            Error::invalid("it is PREFIX,KEY=VALUE, where KEY is as in --region or --endpoint-url, or PREFIX,unchecked")
+            Error::invalid(
+                "expected PREFIX,KEY=VALUE, where KEY is as in --region or --endpoint-url, or PREFIX,unchecked",
+            )
         })?;
         let prefix = prefix_or_path(prefix)?;
         match options.iter_mut().find(|(known, _)| *known == prefix) {
@@ -193,15 +195,15 @@ fn parse_options(words: &[String], source: Source) -> Result<Vec<PrefixOption>> 
             let name = name.replace('_', "-");
             if source == Source::CommandLine && Secrets::is_secret(&name) {
                 return Err(Error::invalid(format!(
-                    "{}: {name}: a secret on a command line can be read by every user of this machine: set \
-                     ICECHUNKFS_VIRTUAL_OPTION in the environment, or name a file that has it with --virtual-option \
-                     PREFIX,secrets=FILE (as with --secrets)",
+                    "{}: {name}: a secret on a command line can be read by every user of this machine. Set \
+                     ICECHUNKFS_VIRTUAL_OPTION, or name a file like that of --secrets with --virtual-option \
+                     PREFIX,secrets=FILE",
                     prefix.as_prefix(),
                 )));
             }
             if name != UNCHECKED && (!Settings::is_setting(&name) || NOT_FOR_VIRTUAL.contains(&name.as_str())) {
                 return Err(Error::invalid(format!(
-                    "{}: there is no setting of a store {}",
+                    "{}: object stores do not have the setting {}",
                     prefix.as_prefix(),
                     quoted(&name)
                 )));

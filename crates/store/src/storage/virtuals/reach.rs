@@ -179,7 +179,8 @@ pub(super) fn option_text(address: &Address, setting: &str) -> String {
 /// Returns the beginning of the error for a setting of the configuration that cannot be used.
 fn wrong(address: &Address, name: &str) -> String {
     format!(
-        "{address}: the repository's configuration has a {name} that no store can have: give the right one with --virtual-option {}",
+        "{address}: the repository's configuration has a {name} that is not valid: pass the right one with \
+         --virtual-option {}",
         option_text(address, &format!("{name}=..."))
     )
 }

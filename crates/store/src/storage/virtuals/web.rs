@@ -112,7 +112,8 @@ impl Web {
             other => return Err(status_error(other, wanted, shown)),
         };
         if let Some(encoding) = header(&response, &CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
-            let message = format!("{shown}: the server gives it encoded as {}, though not asked to", quoted(encoding));
+            let message =
+                format!("{shown}: the server sent it encoded as {}, which was not requested", quoted(encoding));
             return Err(Error::new(ErrorKind::Unsupported, message).into());
         }
         let state = state_of(&response);
@@ -156,7 +157,7 @@ fn check_range(response: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) 
     }
     let offset = wanted.offset;
     let given = quoted(content_range);
-    Err(Error::corrupt(format!("{shown}: bytes from {offset} on were asked for, and the server gives {given}")))
+    Err(Error::corrupt(format!("{shown}: bytes from {offset} on were requested, and the server sent {given}")))
 }
 
 /// Checks that a whole object has the wanted part, and not too far from its beginning.
@@ -172,8 +173,8 @@ fn check_whole(response: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) 
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{shown}: the server gives whole files only, and {} MiB would come before the chunk each time: copy the file, and \
-                 pass its place with --virtual-map",
+                "{shown}: the server only sends whole files, and {} MiB would precede the chunk each time: copy the \
+                 file, and name the copy with --virtual-map",
                 wanted.offset >> 20
             ),
         ));

@@ -152,7 +152,7 @@ impl Chunks<'_> {
             let index = bytes.get(place.start as usize..place.end as usize).unwrap_or_default();
             return Index::decode(layout, length, bytes::Bytes::copy_from_slice(index)).map(Arc::new);
         }
-        let range = range_of(self.reader, shard)?.ok_or_else(|| Error::corrupt("the shard is nowhere"))?;
+        let range = range_of(self.reader, shard)?.ok_or_else(|| Error::corrupt("the shard does not exist"))?;
         self.reader.shard_index(layout, &range).await
     }
 

@@ -153,7 +153,7 @@ impl PackedShard<'_> {
             }
             payload => {
                 let stored = range_of(self.chunks.reader, &payload)?;
-                Ok(Part::Chunk(stored.ok_or_else(|| Error::corrupt("the chunk is nowhere"))?, range))
+                Ok(Part::Chunk(stored.ok_or_else(|| Error::corrupt("the chunk does not exist"))?, range))
             }
         }
     }

@@ -52,9 +52,9 @@ impl Layout {
             Ok(())
         } else {
             Err(Error::corrupt(
-                "its header would be another one than programs have seen, as texts can be read at one time and not at \
-                 another: they would read wrong data. `icechunkfs verify` tells whether the repository is damaged. If \
-                 it stays so, mount again",
+                "its header would differ from the one that programs have read, as some texts can be read only at \
+                 times: programs would read wrong data. `icechunkfs verify` tells whether the repository is damaged. \
+                 If this persists, mount again",
             ))
         }
     }

@@ -251,7 +251,7 @@ impl NetcdfView {
         may_have_attributes(self.tree.zarr_json(node)?).then(|| Finding {
             path: format!("/{}", self.tree.table().path(node)),
             deed: "attributes left out".to_owned(),
-            reason: "the group has no arrays, and so no file".to_owned(),
+            reason: "the group does not have arrays, so it does not have a file".to_owned(),
         })
     }
 

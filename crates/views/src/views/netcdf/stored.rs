@@ -230,7 +230,7 @@ pub(super) async fn read(tree: &Arc<Tree>, inode: Ino, offset: u64, length: u64)
 async fn read_step(tree: &Arc<Tree>, inode: Ino, offset: u64, length: u64) -> Result<Data> {
     let data = tree.read(inode, offset, length.min(STEP) as u32).await?;
     if data.is_empty() && length > 0 {
-        let short = format!("{}: shorter than its reference says", tree.describe(inode));
+        let short = format!("{}: shorter than its reference states", tree.describe(inode));
         return Err(Error::new(ErrorKind::Corrupt, short));
     }
     Ok(data)

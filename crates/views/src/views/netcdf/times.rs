@@ -268,7 +268,7 @@ fn stored_unit(unit: &str, multiple: u64) -> StoredUnit {
 fn exact(number: i128, divisor: i128) -> Result<i128> {
     match number.checked_rem(divisor) {
         Some(0) => Ok(number / divisor),
-        _ => Err(Error::corrupt("a time that is not a whole number of the unit in which all others are")),
+        _ => Err(Error::corrupt("a time that is not a whole number of the unit of all others")),
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn map(codecs: &[Extension<'_>], data_type: &DataType, rank: usize) -
     let count = codecs.iter().take_while(|codec| numcodecs::is_array_codec(&codec.name)).count();
     let (of_array, rest) = codecs.split_at_checked(count).unwrap_or_default();
     let Some((serializer, mut of_bytes)) = rest.split_first() else {
-        return Err("no codec that makes bytes of elements".to_owned());
+        return Err("no codec turns the elements into bytes".to_owned());
     };
     // The elements that become bytes are those of the last filter.
     let mut stored = data_type.clone();

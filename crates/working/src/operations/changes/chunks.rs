@@ -202,7 +202,7 @@ impl Detection<'_> {
                     let path = below(at.trim_end_matches('/'), rest.trim_start_matches('/'));
                     self.report_violation(
                         below(&path, ZARR_JSON),
-                        "a group or array below an array, where Zarr has none",
+                        "a group or array below an array, which Zarr does not allow",
                     );
                 }
             }
@@ -224,7 +224,8 @@ impl Detection<'_> {
         for coords in self.chunks_below(&TreePlace::Directory(index)).await? {
             if !is_in_grid(&coords, &array.grid) && !changes.contains_key(&coords) {
                 let why = format!(
-                    "it is outside the array's grid of {:?} chunks, to which zarr.json shrank it: mend that, or remove the chunk first",
+                    "it is outside the array's grid of {:?} chunks, to which zarr.json shrank it: correct zarr.json, \
+                     or remove the chunk first",
                     array.grid
                 );
                 self.report_violation(below(&array.path, &array.encoding.key(&coords)), why);
@@ -406,7 +407,10 @@ impl Detection<'_> {
         let was_there = base_node.is_some_and(|index| format!("/{}", self.base.tree.table().path(index)) == path);
         // Old repositories may have such nodes, but not below a group that has become an array.
         if !was_there || array.index.is_none() {
-            self.report_violation(below(&path, ZARR_JSON), "a group or array below an array, where Zarr has none");
+            self.report_violation(
+                below(&path, ZARR_JSON),
+                "a group or array below an array, which Zarr does not allow",
+            );
         }
         if !is_shared {
             self.pending.push((position, path));

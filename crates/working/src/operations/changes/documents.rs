@@ -23,7 +23,7 @@ impl Document {
     /// Parses and checks a document. The error is worded for the document's author.
     pub fn check(bytes: &[u8]) -> Result<Self> {
         if bytes.is_empty() {
-            return Err(Error::invalid("it is empty: is a program still writing it?"));
+            return Err(Error::invalid("it is empty: wait for its writer, or write it again"));
         }
         // Strict, like the reference implementation: Python writes NaN and Infinity as bare words,
         // which are not JSON.
@@ -41,7 +41,7 @@ impl Document {
             Some("3") => {}
             Some(format) => {
                 let format = shorten(format);
-                return Err(Error::invalid(format!("its zarr_format is {format}, and Icechunk has 3 only")));
+                return Err(Error::invalid(format!("its zarr_format is {format}, and Icechunk only has 3")));
             }
             None => return Err(Error::invalid("it has no zarr_format")),
         }

@@ -162,7 +162,7 @@ impl Detection<'_> {
             }
         };
         if self.not_text.contains(&directory.id) {
-            self.report_violation(path, "its name is not UTF-8, which Icechunk needs");
+            self.report_violation(path, "its name is not UTF-8, as Icechunk requires");
         }
         self.out.tracked.insert((directory.id, document_name()));
         let is_array = document.is_array();
@@ -176,7 +176,7 @@ impl Detection<'_> {
             None => match self.new_id(directory, is_array) {
                 Ok(new) => (new, None),
                 Err(_) => {
-                    self.report_violation(path, "the system has no random numbers");
+                    self.report_violation(path, "the system does not provide random numbers");
                     return None;
                 }
             },

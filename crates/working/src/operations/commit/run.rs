@@ -89,7 +89,7 @@ impl Commit<'_> {
     /// Stores the changes as a snapshot that no branch leads to.
     async fn detach(&self, prepared: &mut Prepared) -> Result<Ran> {
         if self.options.amend {
-            return Err(Error::invalid("a detached snapshot replaces no commit: leave out --amend or --detach"));
+            return Err(Error::invalid("a detached snapshot does not replace a commit: leave out --amend or --detach"));
         }
         let request = self.request(&prepared.detected);
         let changes = &mut prepared.detected.changes;
@@ -216,7 +216,7 @@ impl Commit<'_> {
             Ok(None) => Err(error),
             Err(other) => {
                 tracing::error!("{other}");
-                Err(error.context("whether the commit is visible could not be found out; commit again to try"))
+                Err(error.context("it is not known whether the commit is visible; commit again to find out"))
             }
         }
     }

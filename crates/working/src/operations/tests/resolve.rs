@@ -137,7 +137,7 @@ async fn a_refresh_takes_what_is_settled() {
     resolve(&programs, &["a/c/0"], Side::Theirs).await;
     let before = programs.tree().await;
     let why = programs.session.refresh().await.unwrap_err().to_string();
-    assert!(why.contains("give way") && programs.tree().await == before, "{why}");
+    assert!(why.contains("in favor of concurrent commits") && programs.tree().await == before, "{why}");
     // The last word counts.
     resolve(&programs, &["a/c/0"], Side::Ours).await;
     programs.session.refresh().await.unwrap();

@@ -25,8 +25,8 @@ impl TreeMoves {
             let Some(inode) = entry.and_then(|id| state.get_mut(id)).filter(|inode| inode.names.len() == 1) else {
                 return Err(Error::new(
                     ErrorKind::Stale,
-                    "a concurrent commit changed a zarr.json that has other names here: remove those, then try again; \
-                     nothing was changed",
+                    "a concurrent commit changed a zarr.json that has hard links here: remove the links, then try \
+                     again; nothing was changed",
                 ));
             };
             let now = Time::now();

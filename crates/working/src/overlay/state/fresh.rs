@@ -39,7 +39,7 @@ impl FreshNumbers {
     /// never given: the kernel's numbers of inodes would not have room for it.
     pub(in super::super) fn reserve(&mut self, number: u64) -> Result<()> {
         if number >= MADE.count() {
-            return Err(Error::corrupt(format!("{number} in the scratch directory is the number of nothing")));
+            return Err(Error::corrupt(format!("{number} in the scratch directory does not belong to anything")));
         }
         self.next = self.next.max(number + 1);
         Ok(())

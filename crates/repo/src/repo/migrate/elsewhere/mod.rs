@@ -169,7 +169,7 @@ async fn begin(destination: &dyn Storage, source: &str) -> Result<()> {
         other => Err(Error::new(
             ErrorKind::AlreadyExists,
             format!(
-                "{}: an unfinished migration of {} is in it; finish that, or empty the place",
+                "{}: it has an unfinished migration of {}; finish that, or empty the place",
                 destination.location(),
                 other.unwrap_or("another repository")
             ),
@@ -225,7 +225,7 @@ impl Migration<'_> {
             left -= 1;
         }
         if left > 0 {
-            return Err(Error::corrupt(format!("{left} commits have no beginning: their history is a cycle")));
+            return Err(Error::corrupt(format!("the history of {left} commits is a cycle")));
         }
         Ok(())
     }

@@ -156,7 +156,7 @@ impl Destination {
 
     pub(super) fn count_empty(&mut self, references: u64) {
         if references > 0 {
-            warn!("{references} chunks of no bytes are left out: they hold no value");
+            warn!("{references} chunks without bytes are left out: they do not hold a value");
         }
         self.counted.empty += references;
     }

@@ -26,10 +26,10 @@ pub(super) fn decompress(stored: &[u8], limit: usize) -> Result<Vec<u8>> {
     // call.
     let valid = unsafe { blosc_src::blosc_cbuffer_validate(source, stored.len(), &mut length) };
     if valid != 0 {
-        return Err(Error::corrupt("no valid Blosc buffer"));
+        return Err(Error::corrupt("the Blosc buffer is not valid"));
     }
     if length > limit {
-        return Err(Error::corrupt(format!("a Blosc buffer of {length} bytes where {limit} are the most")));
+        return Err(Error::corrupt(format!("a Blosc buffer of {length} bytes; at most {limit} are allowed")));
     }
     // The library's own buffers have the size of a block, which may be that of all.
     let block = stored.get(BLOCK).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u32::from_le_bytes(*bytes));

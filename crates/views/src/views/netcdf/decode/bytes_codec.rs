@@ -226,10 +226,10 @@ fn bzip2(stored: &[u8], output: Output) -> Result<Vec<u8>> {
 /// Decodes a block of LZ4, as numcodecs stores it.
 fn lz4(stored: &[u8], limit: usize) -> Result<Vec<u8>> {
     let (length, block) =
-        stored.split_first_chunk::<4>().ok_or_else(|| Error::corrupt("no length of a block of LZ4"))?;
+        stored.split_first_chunk::<4>().ok_or_else(|| Error::corrupt("the length of a block of LZ4 is missing"))?;
     let length = u32::from_le_bytes(*length) as usize;
     if length > limit {
-        return Err(Error::corrupt(format!("compressed data of {length} bytes where {limit} are the most")));
+        return Err(Error::corrupt(format!("compressed data of {length} bytes; at most {limit} are allowed")));
     }
     let mut decoded = memory::large_buffer(length);
     decoded.resize(length, 0);

@@ -150,7 +150,7 @@ impl Begun {
     }
 
     fn add_transpose(&mut self, configuration: &Value) -> Result<(), String> {
-        let transpose = parse_transpose(configuration, self.shape.len()).ok_or("a transpose of no order")?;
+        let transpose = parse_transpose(configuration, self.shape.len()).ok_or("a transpose without an order")?;
         if !self.arrays.is_empty() && !transpose.is_identity() {
             return Err("codec transpose behind one that changes elements".to_owned());
         }
@@ -178,7 +178,7 @@ impl Begun {
             }
             "numcodecs.pcodec" => {
                 let number = self.stored.number.filter(|number| *number != NumberType::Bool);
-                Ok(ElementCodec::Pcodec(number.ok_or("codec numcodecs.pcodec of no numbers")?))
+                Ok(ElementCodec::Pcodec(number.ok_or("codec numcodecs.pcodec for elements that are not numbers")?))
             }
             "vlen-utf8" | "vlen-bytes" | "numcodecs.vlen-utf8" | "numcodecs.vlen-bytes" => Ok(ElementCodec::Variable),
             _ => Err(format!("codec {name}")),
@@ -232,7 +232,7 @@ impl Chain {
             }
         }
         let Begun { transposes, arrays, elements, bytes, .. } = begun;
-        let elements = elements.ok_or("no codec makes bytes of the elements")?;
+        let elements = elements.ok_or("no codec turns the elements into bytes")?;
         Ok(Chain { transposes, arrays, elements, bytes })
     }
 

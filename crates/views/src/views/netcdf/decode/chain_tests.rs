@@ -157,7 +157,7 @@ fn codecs_that_are_missing_here_are_named() {
             "big-endian numbers behind a codec that changes elements",
         ),
         (json!(["zstd"]), "codec zstd"),
-        (json!([]), "no codec makes bytes of the elements"),
+        (json!([]), "no codec turns the elements into bytes"),
         (json!({}), "codecs are not a list"),
         (json!(["bytes", "zstd", "zstd", "zstd", "zstd", "zstd"]), "more than 4 codecs of bytes"),
     ] {

@@ -111,7 +111,7 @@ fn numbers<T: Number + Default, const N: usize>(
 
 /// Returns what follows the outer header: a hint at the count of numbers, which is only a hint.
 fn header(stored: &[u8]) -> Result<&[u8]> {
-    let rest = stored.strip_prefix(MAGIC).ok_or_else(|| damaged("no data of pcodec"))?;
+    let rest = stored.strip_prefix(MAGIC).ok_or_else(|| damaged("it is not data of pcodec"))?;
     let early = || damaged("it ends early");
     let version = *rest.first().ok_or_else(early)?;
     if version > LATEST {
