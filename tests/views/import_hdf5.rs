@@ -73,7 +73,7 @@ fn files_that_lead_in_circles_are_read_once() {
     run_on(&repo, &["verify", "--chunks"]).success();
 }
 
-/// What would take too much memory is left out, and the rest of the file is imported.
+/// Parts that would take too much memory are left out, and the rest of the file is imported.
 #[test]
 fn files_that_ask_for_gigabytes_get_none() {
     let directory = tempfile::tempdir().unwrap();
