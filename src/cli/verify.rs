@@ -12,6 +12,7 @@ use super::virtual_args::VirtualArgs;
 use super::{open, print_result, progress};
 use icechunkfs_base::error::Result;
 use icechunkfs_base::printable;
+use icechunkfs_base::size;
 use icechunkfs_base::times::system_clock;
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::progress::Progress;
@@ -35,7 +36,8 @@ pub(crate) struct VerifyArgs {
     chunks: bool,
     /// Print {"findings": [{"severity", "rule", "object", "node", "chunks", "message", "times"}],
     /// "errors", "warnings", "notes", "not_listed", "checked": {"snapshots", "transaction_logs",
-    /// "manifests", "chunk_references", "chunk_objects", "virtual_objects"}}.
+    /// "manifests", "chunk_references", "chunk_objects", "virtual_objects",
+    /// "virtual_chunks_not_checked"}}.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -92,6 +94,12 @@ fn text(report: &Report, with_chunks: bool) -> String {
         text += &format!(", {} chunk objects", checked.chunk_objects);
         if checked.virtual_objects > 0 {
             text += &format!(", {} objects with virtual chunks", checked.virtual_objects);
+        }
+        if checked.virtual_chunks_not_checked > 0 {
+            text += &format!(
+                ", but not {} without a permission (--allow-virtual)",
+                size::counted(checked.virtual_chunks_not_checked, "virtual chunk")
+            );
         }
     }
     text += &format!(": {} errors, {} warnings, {} notes\n", report.errors, report.warnings, report.notes);

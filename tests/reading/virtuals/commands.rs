@@ -39,7 +39,12 @@ fn verify_checks_virtual_objects_where_allowed() {
         rules.values_mut().for_each(|chunks| chunks.sort_unstable());
         rules
     };
+    let not_checked = |words: &[&str]| {
+        let report: serde_json::Value = serde_json::from_slice(&verify(words).stdout).unwrap();
+        report["checked"]["virtual_chunks_not_checked"].as_u64().unwrap()
+    };
     // A server without permission gets no request.
+    assert_eq!((not_checked(&[]), not_checked(&["--chunks"])), (0, 8));
     assert!(rules(&verify(&["--chunks"])).is_empty() && rules(&verify(&["--allow-virtual", &web.url("")])).is_empty());
     assert!(web.take().is_empty());
     let found = verify(&["--chunks", "--allow-virtual", &web.url("")]);
@@ -47,6 +52,7 @@ fn verify_checks_virtual_objects_where_allowed() {
     assert_eq!(asked, 1, "once for each object");
     let report: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
     assert_eq!(report["checked"]["virtual_objects"], 2);
+    assert_eq!(report["checked"]["virtual_chunks_not_checked"], 1);
     let expected = [("virtual-chunk", vec![3, 4, 6]), ("virtual-not-reached", vec![5])];
     assert_eq!(rules(&found), expected.map(|(rule, chunks)| (rule.to_owned(), chunks)).into());
     assert_eq!(found.status.code(), Some(4));

@@ -198,6 +198,7 @@ async fn check_files(context: &Arc<Context>, options: &VerifyOptions) -> Result<
     objects.request_all(context).await?;
     context.findings.count(|checked| {
         (checked.chunk_objects, checked.virtual_objects) = (presence.found(), objects.required.found());
+        checked.virtual_chunks_not_checked = if options.chunks { objects.not_checked() } else { 0 };
     });
     if let Some(listings) = &listings {
         orphans::note(context, listings, &snapshots, &uses, &presence, info.as_deref().zip(commits.as_ref()));

@@ -66,6 +66,8 @@ pub struct Checked {
     pub chunk_objects: u64,
     /// Objects with virtual chunks that match their references.
     pub virtual_objects: u64,
+    /// References to virtual chunks in objects that may not be read, if chunks were to be checked.
+    pub virtual_chunks_not_checked: u64,
 }
 
 /// Result of a verification.

@@ -5,6 +5,7 @@
 //! any reference needs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Context;
 use super::required::{Reference, Required};
@@ -18,6 +19,8 @@ pub(super) struct VirtualObjects {
     /// Virtual chunks that may be read; none if they are not checked.
     pub(super) virtuals: Option<Arc<VirtualChunks>>,
     pub(super) required: Required<Arc<VirtualObject>>,
+    /// References to objects that may not be read.
+    not_checked: AtomicU64,
 }
 
 impl VirtualObjects {
@@ -30,12 +33,22 @@ impl VirtualObjects {
         end: u64,
         from: impl FnOnce() -> Reference,
     ) {
-        let Some(virtuals) = &self.virtuals else { return };
-        match virtuals.find(location, checksum) {
-            Ok(object) => self.required.add(Arc::new(object), end, from),
-            Err(error) if error.kind() == ErrorKind::VirtualNotAllowed => {}
-            Err(error) => from().subject(context).error("location", error.to_string()),
+        let found = self.virtuals.as_ref().map(|virtuals| virtuals.find(location, checksum));
+        match found {
+            Some(Ok(object)) => self.required.add(Arc::new(object), end, from),
+            None => self.add_not_checked(),
+            Some(Err(error)) if error.kind() == ErrorKind::VirtualNotAllowed => self.add_not_checked(),
+            Some(Err(error)) => from().subject(context).error("location", error.to_string()),
         }
+    }
+
+    fn add_not_checked(&self) {
+        self.not_checked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of references to objects that may not be read.
+    pub(super) fn not_checked(&self) -> u64 {
+        self.not_checked.load(Ordering::Relaxed)
     }
 
     /// Requests all recorded objects.
