@@ -191,7 +191,7 @@ async fn check_files(context: &Arc<Context>, options: &VerifyOptions) -> Result<
     };
     let presence = Arc::new(presence);
     let virtuals = options.virtuals.clone().filter(|_| options.chunks);
-    let objects = Arc::new(VirtualObjects { virtuals, ..VirtualObjects::default() });
+    let objects = Arc::new(VirtualObjects::new(virtuals));
     let targets = manifest::Targets { presence: Arc::clone(&presence), objects: Arc::clone(&objects), containers };
     check_manifests(context, &uses, &targets, listings.as_ref()).await?;
     presence.request_all(context).await?;

@@ -17,13 +17,18 @@ use icechunkfs_store::storage::virtuals::{VirtualChunks, VirtualObject};
 #[derive(Debug, Default)]
 pub(super) struct VirtualObjects {
     /// Virtual chunks that may be read; none if they are not checked.
-    pub(super) virtuals: Option<Arc<VirtualChunks>>,
+    virtuals: Option<Arc<VirtualChunks>>,
     pub(super) required: Required<Arc<VirtualObject>>,
     /// References to objects that may not be read.
     not_checked: AtomicU64,
 }
 
 impl VirtualObjects {
+    /// Starts without any object. Only those that `virtuals` allows are checked.
+    pub(super) fn new(virtuals: Option<Arc<VirtualChunks>>) -> Self {
+        VirtualObjects { virtuals, ..VirtualObjects::default() }
+    }
+
     /// Records that the reference `from` needs bytes of the object at `location` up to `end`.
     pub(super) fn require(
         &self,
