@@ -5,8 +5,7 @@
 //! that have to be computed first (`gen`, templates with expressions) are not: kerchunk and
 //! VirtualiZarr write files without them.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use data_encoding::BASE64;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
@@ -14,6 +13,8 @@ use icechunkfs_base::memory::{Meter, Metered};
 use icechunkfs_base::printable;
 use serde::Deserialize;
 use serde_json::Value;
+
+use crate::zarr2;
 
 /// Beginning of a text that is the encoded bytes.
 const ENCODED: &str = "base64:";
@@ -69,18 +70,13 @@ struct File {
     others: BTreeMap<String, Value>,
 }
 
-/// Returns the most bytes of memory that parsing `json` takes.
-pub fn cost(json: &[u8]) -> u64 {
-    super::zarr2::cost(json).saturating_mul(2)
-}
-
 /// Parses a file of references.
 ///
 /// Errors: [`ErrorKind::Corrupt`] if it is not one, [`ErrorKind::Unsupported`] if its references
 /// have to be computed, [`ErrorKind::OutOfMemory`].
 pub fn parse(json: &[u8]) -> Result<Metered<References>> {
     let mut meter = Meter::new("the references of an import");
-    meter.count(cost(json))?;
+    meter.count(zarr2::cost(json))?;
     let not_one = |e| Error::with_source(ErrorKind::Corrupt, "it is not a file of kerchunk references", e);
     let File { refs, templates, r#gen, version, others } = serde_json::from_slice(json).map_err(not_one)?;
     if !r#gen.is_empty() {
@@ -120,7 +116,7 @@ pub fn parse(json: &[u8]) -> Result<Metered<References>> {
         };
         found.entries.insert(key, reference);
     }
-    if !found.entries.keys().any(|key| key.ends_with(super::zarr2::ARRAY) || key.ends_with(super::zarr2::GROUP)) {
+    if !found.entries.keys().any(|key| key.ends_with(zarr2::ARRAY) || key.ends_with(zarr2::GROUP)) {
         return Err(Error::corrupt("it is not a file of kerchunk references: no key is that of a .zarray or .zgroup"));
     }
     Ok(meter.finish(found))
