@@ -81,6 +81,45 @@ fn what_documents_lead_to_exists() {
     assert!(found > 150, "{found}");
 }
 
+/// Returns the anchors of the headings of a document, as they are made for links.
+fn anchors(document: &str) -> HashSet<String> {
+    let mut is_code = false;
+    let mut found = HashSet::new();
+    for line in document.lines() {
+        is_code ^= line.starts_with("```");
+        if let Some(heading) = line.strip_prefix('#').filter(|_| !is_code) {
+            let heading = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+            let anchor: String = heading.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect();
+            let again = (1..).map(|number| format!("{anchor}-{number}"));
+            let free = std::iter::once(anchor.clone()).chain(again).find(|name| !found.contains(name));
+            found.extend(free);
+        }
+    }
+    found
+}
+
+#[test]
+fn anchors_that_documents_lead_to_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut documents = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    files(&root.join("docs"), ".md", &mut documents);
+    let mut count = 0;
+    let mut wrong = Vec::new();
+    for document in documents {
+        let text = std::fs::read_to_string(&document).unwrap();
+        let links = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+        for (path, anchor) in links.filter(|link| !link.contains("://")).filter_map(|link| link.split_once('#')) {
+            let target = if path.is_empty() { document.clone() } else { document.parent().unwrap().join(path) };
+            count += 1;
+            if !std::fs::read_to_string(&target).is_ok_and(|text| anchors(&text).contains(anchor)) {
+                wrong.push(format!("{}: {path}#{anchor}", document.strip_prefix(root).unwrap().display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "no such heading: {wrong:#?}");
+    assert!(count > 20, "{count}");
+}
+
 /// Returns the names in brackets of a document that are no links: `[`one::test`, `another`]`.
 fn named_tests(document: &str) -> Vec<&str> {
     let mut names = Vec::new();
