@@ -181,7 +181,7 @@ def time_sides(bench: Bench, name: str, unit: Unit, baseline: str, sides: dict[s
 
     samples = in_turn(runs or bench.runs, sides, before=begin)
     if any(far):
-        say(f"{name}: in {sum(far)} of {len(far)} rounds the processors shared no cache (docs/performance.md)")
+        say(f"{name}: in {sum(far)} of {len(far)} rounds the processors shared no cache (docs/contributing/performance-lessons.md)")
     factor = 1 if unit == S else 1e3
     bench.report.add(name, unit, scaled(factor, samples["ours"]), Baseline(baseline, scaled(factor, samples["theirs"])),
                      at_least(target))

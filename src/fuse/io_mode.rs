@@ -10,8 +10,9 @@
 //!   no mount. Each open and close costs a message, for small files several times the cost of the
 //!   read itself.
 //!
-//! An open and close costs as much as copying 128 KiB (docs/performance.md), every time, and a
-//! chunk is copied on its first read only: passthrough is better from [`PASSTHROUGH_FROM`] on.
+//! An open and close costs as much as copying 128 KiB, every time, and a chunk is copied on its
+//! first read only: passthrough is better from [`PASSTHROUGH_FROM`] on. The figures are in
+//! docs/contributing/performance-lessons.md, "Requests of the kernel".
 
 use std::fmt;
 

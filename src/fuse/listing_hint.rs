@@ -3,10 +3,10 @@
 //! `READDIRPLUS` saves a lookup for every file that is looked at after it was listed, as `ls -l`,
 //! `cp -r` and `du` do. For files that are only listed (`find`, a Zarr reader that lists a group)
 //! it costs far more than the names alone: the kernel creates an inode for each, some 6 us and more
-//! than a kilobyte (measured, docs/performance.md). The kernel learns the access pattern within one
-//! directory; chunks are in many small ones. So this module learns it across directories: a listing
-//! begins without attributes of chunks, and if one of its files is then looked up, the next
-//! listings include them.
+//! than a kilobyte (docs/contributing/performance-lessons.md). The kernel learns the access pattern
+//! within one directory; chunks are in many small ones. So this module learns it across
+//! directories: a listing begins without attributes of chunks, and if one of its files is then
+//! looked up, the next listings include them.
 //!
 //! Directories and documents always come with attributes: walks enter the former, Zarr programs
 //! open the latter.

@@ -11,7 +11,7 @@ use tracing::debug;
 use super::mount_table::Mount;
 
 /// Read-ahead in KiB: four requests of the largest size, so that both workers are busy while the
-/// program copies. Measured: see docs/performance.md.
+/// program copies. Measured: see docs/contributing/performance-lessons.md.
 const READ_AHEAD_KIB: u32 = 4096;
 /// The same for files that are read in parts. A program that reads all of one is as fast with it.
 const READ_AHEAD_IN_PARTS_KIB: u32 = 1024;

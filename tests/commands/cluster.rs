@@ -1,6 +1,6 @@
-//! The page `docs/cluster.md`: its programs run as they are, and print what it says. A stand-in for
-//! SLURM (`cluster/sbatch`) runs tasks in namespaces of their own; what is said about Kubernetes is
-//! checked against its schemas.
+//! The page `docs/how-do-i/many-writers.md`: its programs run as they are, and print what it says.
+//! A stand-in for SLURM (`cluster/sbatch`) runs tasks in namespaces of their own; what is said about
+//! Kubernetes is checked against its schemas.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,8 +9,10 @@ use crate::common::pages::{Block, Desk, blocks, is_installed, run_commands};
 use crate::common::writing::needed;
 use crate::common::{icechunkfs, is_root, place, program, project, python, run};
 
+const PAGE: &str = "docs/how-do-i/many-writers.md";
+
 fn page() -> Vec<Block> {
-    blocks(&std::fs::read_to_string(project("docs/cluster.md")).unwrap())
+    blocks(&std::fs::read_to_string(project(PAGE)).unwrap())
 }
 
 /// Prepares a directory with the repository of the page; none if something is missing.
@@ -64,7 +66,7 @@ fn the_programs_of_the_page_print_what_it_says() {
     write_files(&desk);
     let mut count = 0;
     for block in page().iter().filter(|block| is_commands(block)) {
-        count += run_commands(&desk, block, "docs/cluster.md");
+        count += run_commands(&desk, block, PAGE);
     }
     assert!(count >= 12, "{count} commands");
     // Four writers, and each ensemble is one commit: nobody saw a part of it.
@@ -81,7 +83,7 @@ fn a_task_that_fails_keeps_its_job_from_being_merged() {
     let Some((_work, desk)) = desk() else { return };
     write_files(&desk);
     let page = page();
-    run_commands(&desk, page.iter().find(|block| is_commands(block)).unwrap(), "docs/cluster.md");
+    run_commands(&desk, page.iter().find(|block| is_commands(block)).unwrap(), PAGE);
     let ocean = desk.directory().join("ocean");
     let before = messages(&ocean, "main");
     let works = std::fs::read_to_string(desk.directory().join("member.py")).unwrap();

@@ -1,13 +1,13 @@
 //! `docs/reference/mount.md` and `docs/reference/commands.md` are generated from the definition of
-//! the command line, and every command in the README and the reference pages is one that the
-//! program takes.
+//! the command line, and every command in the README, in `docs/how-do-i` and in the reference pages
+//! is one that the program takes.
 //!
 //! `ICECHUNKFS_WRITE_REFERENCE=1 cargo test --test commands reference_pages` writes the pages.
 
 use clap::{Arg, ArgAction, Command, Parser};
 use icechunkfs::cli::args::Arguments;
 
-use crate::common::project;
+use crate::common::{entries, project};
 
 /// Options that belong to the program or are explained once for all commands.
 const COMMON: [&str; 5] = ["help", "version", "memory", "verbose", "error_format"];
@@ -257,8 +257,8 @@ fn words(line: &str) -> Vec<String> {
 
 #[test]
 fn every_command_in_the_documents_is_accepted() {
-    let reference = std::fs::read_dir(project("docs/reference")).unwrap().map(|entry| entry.unwrap().path());
-    let pages = [project("README.md")].into_iter().chain(reference);
+    let folders = ["docs/reference", "docs/how-do-i"];
+    let pages = folders.iter().flat_map(|folder| entries(&project(folder))).chain([project("README.md")]);
     let mut taken = 0;
     for page in pages {
         let mut text = std::fs::read_to_string(&page).unwrap();
@@ -267,8 +267,13 @@ fn every_command_in_the_documents_is_accepted() {
             let blocks = text.split("Examples:\n\n").skip(1).filter_map(|part| part.split("```").nth(1));
             text = blocks.map(|block| format!("```{block}```\n")).collect();
         }
+        // Other tests run the commands with a prompt of `docs/how-do-i`.
+        let is_run = page.parent().is_some_and(|folder| folder.ends_with("docs/how-do-i"));
         // Every second part is between fences.
         for line in text.split("```").skip(1).step_by(2).flat_map(str::lines) {
+            if is_run && line.starts_with("$ ") {
+                continue;
+            }
             let line = line.strip_prefix("$ ").unwrap_or(line);
             if line.starts_with("icechunkfs ") {
                 // The picture of the README has two columns.

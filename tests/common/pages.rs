@@ -111,10 +111,11 @@ impl Desk {
 
 impl Drop for Desk {
     fn drop(&mut self) {
-        let place = self.directory.path().join("mnt").display().to_string();
         let table = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
-        if table.lines().any(|line| line.split(' ').nth(1) == Some(&place)) {
-            let _ = Command::new("umount").arg("-l").arg(&place).status();
+        for place in table.lines().filter_map(|line| line.split(' ').nth(1)) {
+            if Path::new(place).starts_with(self.directory.path()) {
+                let _ = Command::new("umount").arg("-l").arg(place).status();
+            }
         }
         // The commands of a page name no scratch directory.
         remove_default_scratch(self.directory());

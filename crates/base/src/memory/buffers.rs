@@ -2,10 +2,10 @@
 //!
 //! A fresh buffer of 4 MiB costs about as much as a third of decoding a chunk into it: the kernel
 //! zeroes each page when it is first written, and a virtual machine may have to get it from its
-//! host (measured in docs/performance.md). So a few buffers that are not needed any more are kept
-//! for the next ones of their size, within the budget. They are no cache, which is asked now and
-//! then to evict: buffers come here while others wait for memory, and because others wait. So each
-//! attempt to reserve memory that fails releases them ([`release_unused`]).
+//! host (docs/contributing/performance-lessons.md, "Memory"). So a few buffers that are not needed
+//! any more are kept for the next ones of their size, within the budget. They are no cache, which
+//! is asked now and then to evict: buffers come here while others wait for memory, and because
+//! others wait. So each attempt to reserve memory that fails releases them ([`release_unused`]).
 
 use parking_lot::Mutex;
 use rustix::thread::sched_getcpu;
@@ -33,8 +33,8 @@ static UNUSED_ALIGNED: Unused = Unused(Mutex::new(Vec::new()));
 /// bytes may still be in the processor's caches. But those that this processor has filled come
 /// first, and the only one that another has filled is left to it: where two processors share no
 /// cache, each line that the one writes is fetched from the other's, and a chunk takes half as long
-/// again to decode (docs/performance.md, "Processors that share no cache"). A few more buffers are
-/// made for it, until each processor has its own.
+/// again to decode (docs/contributing/performance-lessons.md, "Processors that share no cache"). A
+/// few more buffers are made for it, until each processor has its own.
 struct Unused(Mutex<Vec<UnusedBuffer>>);
 
 struct UnusedBuffer {

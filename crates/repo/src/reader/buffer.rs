@@ -1,7 +1,7 @@
 //! Buffers for reads that are answered at once.
 //!
 //! A fresh buffer of a megabyte costs as much as filling it: 256 page faults, each of which zeroes
-//! a page (measured in docs/performance.md). So a bounded number of buffers is reused.
+//! a page (docs/contributing/performance-lessons.md). So a bounded number of buffers is reused.
 
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@
 //! idle for moments only, nor a thread that ran within the last half of a millisecond. While a
 //! program reads a series, the other processor is idle between its reads, and threads that take
 //! turns have all just run: two of them were seen on one processor of two for 30 of the 60 ms of a
-//! series (docs/performance.md). So a thread that finds another one on its processor leaves it. No
-//! thread is bound to a processor.
+//! series (docs/contributing/performance-lessons.md). So a thread that finds another one on its
+//! processor leaves it. No thread is bound to a processor.
 
 use std::time::{Duration, Instant};
 

@@ -4,7 +4,7 @@
 //! Only of frames that say beforehand what they have: one frame that is all of the stored bytes,
 //! with the length that the chunk must have, and without a checksum, which needs all of it. Any
 //! other is decoded at once. Blocks are decoded to their place in the chunk, as they are when a
-//! frame is decoded at once; that takes no longer (docs/performance.md).
+//! frame is decoded at once; that takes no longer.
 
 use parking_lot::Mutex;
 use rustix::thread::sched_getcpu;
