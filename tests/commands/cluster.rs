@@ -1,6 +1,6 @@
 //! The page `docs/how-do-i/many-writers.md`: its programs run as they are, and print what it says.
-//! A stand-in for SLURM (`cluster/sbatch`) runs tasks in namespaces of their own; what is said about
-//! Kubernetes is checked against its schemas.
+//! A stand-in for SLURM (`cluster/sbatch`) runs tasks in namespaces of their own; the objects of
+//! Kubernetes are checked against its schemas.
 
 use std::path::Path;
 use std::process::Command;

@@ -19,7 +19,7 @@ use crate::zarr2;
 /// Beginning of a text that is the encoded bytes.
 const ENCODED: &str = "base64:";
 
-/// What is at one key.
+/// Content of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reference {
     /// The bytes themselves.

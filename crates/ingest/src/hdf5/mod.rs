@@ -1,9 +1,9 @@
 //! HDF5 files, which NetCDF-4 files are, too.
 //!
 //! [`links`] finds the objects of a file and their names, [`datatype`] what their elements are,
-//! [`layout`] where the chunks lie and which codecs have made them ([`nodes`] in few round trips),
-//! [`scales`] the dimensions, by the rules of netCDF-4, and [`attributes`] what is said of all that.
-//! Here these become a plan.
+//! [`layout`] where the chunks lie and which codecs have made them, which [`nodes`] finds in few
+//! round trips, [`scales`] the dimensions, by the rules of netCDF-4, and [`attributes`] the
+//! attributes of all that. Here these become a plan.
 //!
 //! The format is read by a library that was not made for hostile files: a process without rights
 //! makes the plan ([`crate::apart`]), and the one that uses it checks it again.

@@ -43,7 +43,7 @@ impl<'a> Nodes<'a> {
     /// Reads the nodes of the index of chunks at `root`, a B-tree of version 1, if the file is
     /// distant. The array has `rank` dimensions.
     ///
-    /// What fails here is left to the library.
+    /// Failures are left to the library.
     pub(super) fn of(file: &'a Hdf5File, source: &dyn Source, root: u64, rank: u32) -> Self {
         let mut nodes = Nodes { storage: file.storage(), kept: BTreeMap::new() };
         if source.is_distant() {

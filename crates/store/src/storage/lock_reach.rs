@@ -2,7 +2,7 @@
 //!
 //! A test of a lock on one machine cannot show its reach, so that the name of the file system and
 //! its mount options decide. What they do not tell is unknown, and counts as unsafe. The table in
-//! `docs/semantics.md` has the sources.
+//! `docs/design/41-reach-of-locks.md` has the sources.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
