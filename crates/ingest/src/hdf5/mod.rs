@@ -35,6 +35,9 @@ use crate::chunking::{self, Sizes};
 use crate::plan::{Array, Group, Omissions, Plan};
 use crate::source::Source;
 
+/// Most bytes of an element: a file may claim any length of a text, and each array has one as its
+/// fill value.
+const MAX_ELEMENT: usize = 1 << 20;
 /// Bytes of an array in the plan and in documents, besides names, attributes and chunks.
 const ARRAY: u64 = size_of::<Array>() as u64 + 1024;
 
@@ -116,7 +119,12 @@ fn array(
         Err(why) => return Ok(Err(why)),
     };
     let (shape, dimension_names) = parts.scales.shape_of(position, &space.dims);
-    let size = usize::try_from(kind.element.size()).unwrap_or_default();
+    let size = match usize::try_from(kind.element.size()) {
+        Ok(size) if size <= MAX_ELEMENT => size,
+        _ => return Ok(Err(format!("elements of {} bytes: at most {MAX_ELEMENT} are supported", kind.element.size()))),
+    };
+    // The fill value is in the plan, in its text, and in the document.
+    parts.meter.count(4 * size as u64)?;
     let fill = fill.and_then(|fill| fill.value).filter(|value| value.len() == size).unwrap_or_else(|| vec![0; size]);
     let found = match layout::of(parts.file, parts.source, variable, &space, &shape, &fill, parts.budget) {
         Ok(found) => found,
