@@ -98,6 +98,30 @@ fn nodes_and_documents_are_taken_back() {
     assert!(before.iter().all(|(path, id)| after.get(path) == Some(id)));
 }
 
+/// A commit leaves out the chunks for which a smaller shape has no place; in a mount they have to
+/// be deleted.
+#[test]
+fn an_append_is_taken_back_in_a_mount() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let (_directory, place, reference) = empty(version);
+        let [two, four] = [2, 4].map(|length| array(&[length], &[1]));
+        let first: [(&str, &[u8]); 4] =
+            [("zarr.json", GROUP.as_bytes()), ("a/zarr.json", two.as_bytes()), ("a/c/0", b"0"), ("a/c/1", b"1")];
+        reference.commit(&first, "two");
+        let before = reference.keys();
+        reference.commit(&[("a/zarr.json", four.as_bytes()), ("a/c/2", b"2"), ("a/c/3", b"3")], "four");
+        let after = Reference::open(&place).keys();
+        let mount = Writable::of(&place, &[]);
+        for expected in [&before, &after] {
+            let text = run_on(mount.root(), &["revert", "main"]).text();
+            assert!(text.contains("1 node, 2 chunks"), "{text}");
+            assert_eq!(mount.root().join("a/c/3").exists(), expected.contains_key("a/c/3"));
+            run_on(mount.root(), &["commit", "-m", "taken back"]).success();
+            assert_eq!(Reference::open(&place).keys(), *expected);
+        }
+    }
+}
+
 #[test]
 fn later_changes_of_the_same_things_are_conflicts() {
     let setup = setup(SpecVersionBin::V2);

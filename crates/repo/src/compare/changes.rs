@@ -83,6 +83,37 @@ pub async fn changes_between(reader: &Arc<Reader>, old: &Snapshot, new: &Snapsho
     Ok(meter.finish(changes))
 }
 
+/// Returns deletions of the chunks of `now` for which the documents that `changes` has for arrays
+/// have no place. A commit leaves them out by itself; a mount shows them until they are deleted.
+pub async fn dropped_chunks(
+    reader: &Arc<Reader>,
+    now: &Snapshot,
+    changes: &ChangeSet,
+) -> Result<Metered<BTreeMap<NodeId, ChunkChanges>>> {
+    let infos = now.manifest_infos();
+    let updated: HashMap<NodeId, &WrittenNode> = changes.updated.iter().map(|node| (node.id, node)).collect();
+    let mut meter = Meter::new("the chunks that a smaller shape drops");
+    let mut dropped: BTreeMap<NodeId, ChunkChanges> = BTreeMap::new();
+    for node in now.nodes() {
+        let Some(written) = updated.get(&node.id) else { continue };
+        let Some(before) = ArrayChunks::parse(Some(&node))? else { continue };
+        let grid = written.grid()?;
+        let has_rank = before.grid().len() == grid.len();
+        if has_rank && std::iter::zip(before.grid(), &grid).all(|(old, new)| old <= new) {
+            continue;
+        }
+        let nothing = before.empty(&infos, reader);
+        let mut differences = ChunkDifferences::new(before.chunks(&infos, reader), nothing);
+        while let Some(page) = differences.page().await.context(|| node.path.to_owned())? {
+            for chunk in page.into_iter().filter(|chunk| !is_in_grid(&chunk.coords, &grid)) {
+                meter.count(chunk.memory())?;
+                dropped.entry(node.id).or_default().insert(chunk.coords, ChunkChange::Delete);
+            }
+        }
+    }
+    Ok(meter.finish(dropped))
+}
+
 /// Adds the chunk changes of arrays, which `meter` counts.
 pub(crate) async fn add_chunks(
     changes: &mut ChangeSet,

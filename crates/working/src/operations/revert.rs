@@ -11,6 +11,7 @@ use super::commit::refuse_open;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::{printable, shell, size};
 use icechunkfs_repo::commit::engine::OnConflict;
+use icechunkfs_repo::compare::changes::dropped_chunks;
 use icechunkfs_repo::merge::revert::{self, RevertPlan, nothing_left};
 use icechunkfs_repo::merge::ways_out::{Step, Way, headline, since, ways_out};
 use icechunkfs_repo::restore::{Notes, Plan, Scope, Target};
@@ -49,9 +50,14 @@ impl Session {
             // Those of an earlier attempt.
             self.conflicts.clear();
             let RevertPlan { reverted, changes, .. } = planned;
+            let dropped = dropped_chunks(&self.reader, base.tree.snapshot(), &changes).await?;
+            let mut changes = changes.into_inner();
+            for (array, chunks) in dropped.into_inner() {
+                changes.chunks.entry(array).or_default().extend(chunks);
+            }
             let root = || "/".to_owned();
             let target = Target { node: root(), source: root(), scope: Scope::Subtree };
-            let plan = Plan { target, changes: changes.into_inner(), notes: Notes::default() };
+            let plan = Plan { target, changes, notes: Notes::default() };
             let invalidations = self.install_plan(&guard, &root(), &plan, detected, dry_run).await?;
             (reverted, plan, invalidations)
         };
