@@ -1,7 +1,8 @@
 //! Mountpoints of `icechunkfs run`, and what killed runs have left.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -35,7 +36,12 @@ impl JobMountpoint {
     pub(super) fn new(given: Option<&Path>) -> Result<Self> {
         let Some(path) = given else {
             let failed = |e| Error::io("making a temporary mountpoint", e);
-            let made = tempfile::Builder::new().prefix(PREFIX).tempdir().map_err(failed)?.keep();
+            let made = tempfile::Builder::new()
+                .prefix(PREFIX)
+                .permissions(Permissions::from_mode(0o700))
+                .tempdir()
+                .map_err(failed)?
+                .keep();
             // The mount table has no symbolic links.
             return std::fs::canonicalize(made).map(JobMountpoint::Temporary).map_err(failed);
         };

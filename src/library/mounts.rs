@@ -1,5 +1,7 @@
 //! Mounts: from the options to a served mount, and its end.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -447,7 +449,8 @@ fn scratch(repository: &Repository, branch: &str, options: &MountOptions) -> Res
         Scratch::Default => Ok((default_path(&scratch_location(repository), branch)?, None)),
         Scratch::At(path) => Ok((std::path::absolute(path).map_err(|e| Error::io("the scratch directory", e))?, None)),
         Scratch::Ephemeral => {
-            let made = tempfile::Builder::new().prefix("icechunkfs-").tempdir();
+            let made =
+                tempfile::Builder::new().prefix("icechunkfs-").permissions(Permissions::from_mode(0o700)).tempdir();
             let made = made.map_err(|e| Error::io("making a temporary scratch directory", e))?;
             // `end_writable` removes the directory if all of its contents were committed.
             Ok((made.keep(), None))

@@ -234,6 +234,19 @@ fn a_key_of_the_terminal_ends_a_job_with_a_group_of_its_own() {
     place.wait_until_clean();
 }
 
+/// Directories that are made for a job are its user's alone, whatever others may write to.
+#[test]
+fn a_job_runs_with_any_umask() {
+    let place = Place::new();
+    let job = place.job("printf 1 > a/c/1", &["-m", "one"]);
+    let mut without = Command::new("sh");
+    without.args(["-c", "umask 0; exec \"$@\"", "sh"]).arg(job.get_program()).args(job.get_args());
+    without.envs(job.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    run(&mut without).success();
+    assert_eq!(run_on(&place.repository, &["cat", "a/c/1"]).success(), b"1");
+    place.wait_until_clean();
+}
+
 /// Starts `job` in a terminal of its own, whose keys are its standard input, and which shows in the
 /// file `shown`.
 pub fn in_terminal(job: &Command, shown: &std::path::Path) -> std::process::Child {

@@ -12,9 +12,10 @@
 //! both were.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, OpenOptions, Permissions};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -55,8 +56,11 @@ pub fn create(location: &str, branch: &str) -> Result<JobDirectory> {
     let prefix = OsString::from_vec([name.as_bytes(), MARK.as_bytes()].concat());
     let kept = remove_left_behind(&parent, &prefix, SystemTime::now());
     let failed = |e| Error::io(format!("making a scratch directory in {}", parent.display()), e);
-    let path = tempfile::Builder::new().prefix(&prefix).tempdir_in(&parent).map_err(failed)?.keep();
-    File::create(path.join(DISPOSABLE)).map_err(failed)?;
+    let mut builder = tempfile::Builder::new();
+    // Whatever the umask lets others write to.
+    builder.prefix(&prefix).permissions(Permissions::from_mode(0o700));
+    let path = builder.tempdir_in(&parent).map_err(failed)?.keep();
+    discard(&path)?;
     Ok(JobDirectory { path, kept })
 }
 
@@ -73,7 +77,9 @@ pub fn keep(path: &Path) -> Result<()> {
 /// Lets the scratch directory `path` of a job be removed: its work is committed.
 pub fn discard(path: &Path) -> Result<()> {
     let name = path.join(DISPOSABLE);
-    File::create(&name).map(drop).map_err(|e| Error::io(name.display(), e))
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(&name).map(drop).map_err(|e| Error::io(name.display(), e))
 }
 
 /// Returns true if the scratch directory `path` is there and has work that is to be kept.
