@@ -136,7 +136,7 @@ fn ranges_of_chunks_select_commits() {
         (&["--chunks", "1"], "PATH"),
         (&["b", "--graph"], "--graph"),
         // Anything else would be a list that leaves commits out.
-        (&["b", "--chunks", "3"], "1 ranges of chunks, and the array has 2 dimensions"),
+        (&["b", "--chunks", "3"], "1 ranges of chunks, but the array has 2 dimensions"),
         (&["a", "--chunks", ":,:,0"], "3 ranges"),
         (&["/", "--chunks", "0,0"], "it is not an array"),
     ] {

@@ -42,9 +42,7 @@ impl Session {
                     let path = printable::line(&path);
                     return Err(Error::new(
                         ErrorKind::NotFound,
-                        format!(
-                            "{path}: it exists neither now nor in the snapshot: `status` shows what can be discarded"
-                        ),
+                        format!("{path}: no such name, now or in the snapshot: `status` shows what can be discarded"),
                     ));
                 }
                 self.shown_part().check_moves(&detected, &path)?;

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Handle;
 
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
@@ -106,6 +107,15 @@ impl Source for OpenFile {
             OpenFile::Local(file) => Some(file),
             OpenFile::Object(_) => None,
         }
+    }
+}
+
+/// Each file is open until it is committed: the limit that users have is for programs that wait for
+/// one of many descriptors. As far as the limit cannot be raised, opening them fails.
+pub(super) fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::debug!("the limit of open files stays as it is: {error}");
     }
 }
 

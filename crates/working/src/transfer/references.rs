@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::opened::OpenFile;
+use super::opened::{OpenFile, raise_file_limit};
 use super::planned::{LeftOut, Opener, append_range, cost_of, each};
 use super::scan::{Scanned, ScannedFile};
 use super::sources::ImportSource;
@@ -90,6 +90,7 @@ impl References {
             let references = Arc::clone(self);
             blocking(move || references.open(&source, &opener).context(|| source.to_string()).map(Arc::new))
         };
+        raise_file_limit();
         let opened = each(&self.files, jobs, open).await.context(|| self.shown.clone())?;
         let references = Arc::clone(self);
         blocking(move || {

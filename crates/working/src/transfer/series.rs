@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
+use super::opened::raise_file_limit;
 use super::planned::{self, LeftOut, Opener, Original, Places, append_range, each, node_at};
 use super::scan::{GROUP_IN_PLACE, Scanned, ScannedFile, is_group};
 use super::sources::ImportSource;
@@ -598,15 +598,6 @@ async fn check_stored(original: &Arc<Original>, array: &Array, archive: &Archive
         }
     }
     Ok(())
-}
-
-/// Each file is open until it is committed: the limit that users have is for programs that wait for
-/// one of many descriptors. As far as the limit cannot be raised, opening them fails.
-fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::debug!("the limit of open files stays as it is: {error}");
-    }
 }
 
 /// Returns what is left out of all files, each thing once.
