@@ -17,8 +17,9 @@ const PAGE: &str = "docs/examples.md";
 
 const INTRODUCTION: &str = "# Examples
 
-Each command with what it prints, from an empty directory on. The page is made by a test
-(`examples_page`), which replaces ids, times and sizes of metadata by others.
+Each command with what it prints, from an empty directory on. Commands that only make directories
+and files are not shown. The page is made by a test (`examples_page`), which replaces ids, times and
+sizes of metadata by others.
 ";
 
 /// Document of an array of 4 x 6 bytes in chunks of 2 x 6.

@@ -345,7 +345,7 @@ fn a_mount_or_its_parent_is_taken_for_the_repository_where_that_is_meant() {
     let above = repository.parent().unwrap();
     assert!(repository.ends_with("repo"));
     let why = run_on(above, &["log"]).failure();
-    assert!(why.contains(&format!("{} is one: name that", text(repository))), "{why}");
+    assert!(why.contains(&format!("{} is a repository: name that", text(repository))), "{why}");
     let held = std::fs::File::open(root.join("zarr.json")).unwrap();
     let busy = icechunkfs(["unmount", text(&root)]).failure();
     let told = commands_in(&busy);

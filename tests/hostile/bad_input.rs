@@ -65,7 +65,7 @@ fn an_unknown_ref_is_an_error_with_a_suggestion() {
     assert_contains(&log("--branch=mian"), &["no branch `mian`", "did you mean `main`?"]);
     assert_contains(&log("--tag=main"), &["no tag `main`", "there is a branch of that name"]);
     assert_contains(&log("--branch=qqqqqqqq"), &["no branch `qqqqqqqq`", "there is `"]);
-    assert_contains(&log("--snapshot=nonsense"), &["--snapshot nonsense: that is not an id"]);
+    assert_contains(&log("--snapshot=nonsense"), &["--snapshot nonsense: this is not a valid id"]);
     assert_contains(&log("--snapshot=00000000000000000000"), &["no snapshot 00000000000000000000"]);
     assert_contains(&log("--as-of=1999-01-01"), &["no commit as old as 1999-01-01"]);
     assert_contains(&log("--as-of=soon"), &["`soon` is not a valid time"]);
