@@ -69,7 +69,7 @@ for name, fill, attributes in [('plain', 0, {}), ('marked', 0, {'_FillValue': 0}
 import sys, netCDF4
 with netCDF4.Dataset(sys.argv[1]) as file:
     file.set_auto_mask(False)
-    print([(name, file[name].get_fill_value(), file[name][:].tolist()) for name in ('plain', 'marked', 'other')])
+    print([(name, str(file[name].get_fill_value()), file[name][:].tolist()) for name in ('plain', 'marked', 'other')])
 ";
     let work = tempfile::tempdir().unwrap();
     let [tree, repository] = [work.path().join("tree"), work.path().join("repo")];
@@ -77,6 +77,6 @@ with netCDF4.Dataset(sys.argv[1]) as file:
     icechunkfs([Path::new("import"), &tree, &repository]).success();
     let view = Mount::new(&repository, &["--view", "netcdf"]);
     let read = run(python_code(READ).arg(view.path().join("repo.nc"))).text();
-    let expected = "[('plain', None, [0, 7, 0, 0]), ('marked', 0, [0, 7, 0, 0]), ('other', -9, [-9, 7, -9, -9])]";
-    assert_eq!(read.trim().replace("np.int32(0)", "0").replace("np.int32(-9)", "-9"), expected);
+    let expected = "[('plain', 'None', [0, 7, 0, 0]), ('marked', '0', [0, 7, 0, 0]), ('other', '-9', [-9, 7, -9, -9])]";
+    assert_eq!(read.trim(), expected);
 }
