@@ -19,6 +19,9 @@ use crate::zarr2;
 /// Beginning of a text that is the encoded bytes.
 const ENCODED: &str = "base64:";
 
+/// Most names of a key: each is a directory that has the path up to it.
+const MAX_DEPTH: usize = 128;
+
 /// Content of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reference {
@@ -94,6 +97,8 @@ pub fn parse(json: &[u8]) -> Result<Metered<References>> {
     let mut found = References::default();
     let mut file = |url: String| -> Result<usize> {
         let url = filled(&url, &templates)?;
+        // It is kept twice, and may be longer than what the file has of it.
+        meter.count(2 * url.len() as u64)?;
         let next = numbers.len();
         let number = *numbers.entry(url.clone()).or_insert(next);
         if number == next {
@@ -125,7 +130,7 @@ pub fn parse(json: &[u8]) -> Result<Metered<References>> {
 /// Fails for a key that is no path below a directory.
 fn check_key(key: &str) -> Result<()> {
     let is_name = |name: &str| !matches!(name, "" | "." | "..") && !name.contains('\0');
-    if key.split('/').all(is_name) {
+    if key.split('/').all(is_name) && key.split('/').count() <= MAX_DEPTH {
         return Ok(());
     }
     Err(Error::corrupt(format!("{}: not a valid key", shown(key))))
@@ -142,19 +147,27 @@ fn decoded(text: String, key: &str) -> Result<Vec<u8>> {
 
 /// Returns the URL with the templates that it names.
 fn filled(url: &str, templates: &BTreeMap<String, String>) -> Result<String> {
-    /// Most bytes of a URL: templates could make any.
-    const LONGEST: usize = 8 << 10;
     let mut out = String::new();
     let mut rest = url;
     while let Some((before, after)) = rest.split_once("{{") {
         let (name, behind) = after.split_once("}}").ok_or_else(|| unsupported("a template has no end"))?;
         let template = templates.get(name.trim()).filter(|template| !template.contains("{{"));
+        let template = template.ok_or_else(|| unsupported("it has templates with expressions"))?;
+        check_length(out.len() + before.len() + template.len())?;
         out.push_str(before);
-        out.push_str(template.ok_or_else(|| unsupported("it has templates with expressions"))?);
+        out.push_str(template);
         rest = behind;
     }
+    check_length(out.len() + rest.len())?;
     out.push_str(rest);
-    if out.len() > LONGEST { Err(Error::corrupt("a URL that is too long")) } else { Ok(out) }
+    Ok(out)
+}
+
+/// Fails for a URL of so many bytes: templates could make any.
+fn check_length(length: usize) -> Result<()> {
+    /// Most bytes of a URL.
+    const LONGEST: usize = 8 << 10;
+    if length > LONGEST { Err(Error::corrupt("a URL that is too long")) } else { Ok(()) }
 }
 
 fn unsupported(why: &str) -> Error {
@@ -213,5 +226,22 @@ mod tests {
             let refused = parsed(json).unwrap_err();
             assert!(refused.contains(why), "{json}: {refused}");
         }
+    }
+
+    /// A short file can ask for much memory.
+    #[test]
+    fn urls_and_paths_are_bounded_before_they_are_made() {
+        let file = |template: &str, url: &str, key: &str| {
+            format!(
+                r#"{{"version": 1, "templates": {{"u": "{template}"}}, "refs": {{".zgroup": "{{}}", "{key}": ["{url}"]}}}}"#
+            )
+        };
+        let long = "u".repeat(1 << 20);
+        let refused = parsed(&file(&long, &"{{u}}".repeat(100_000), "a")).unwrap_err();
+        assert!(refused.contains("too long"), "{refused}");
+        assert!(parsed(&file("", &long, "a")).unwrap_err().contains("too long"));
+        let deep = |names: usize| file("", "x", &vec!["a"; names].join("/"));
+        assert!(parsed(&deep(MAX_DEPTH + 1)).unwrap_err().contains("not a valid key"));
+        parsed(&deep(MAX_DEPTH)).unwrap();
     }
 }

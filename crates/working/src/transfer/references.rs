@@ -108,6 +108,8 @@ impl References {
             ImportSource::Local(path) => self.open_local(path, opener)?,
             ImportSource::Object(address) => OpenFile::object(address, &opener.virtuals, &opener.runtime)?,
         };
+        // No plan is made of it, and there may be thousands.
+        file.forget_head();
         let target = opener.places.as_ref().map(|places| places.target(&file)).transpose()?;
         Ok(ReferencedFile { file, shown: source.to_string(), target })
     }
@@ -134,6 +136,8 @@ impl References {
         let mut meter = Meter::new("the chunks of an import");
         for (key, reference) in &self.parsed.entries {
             let name = key.rsplit('/').next().unwrap_or_default();
+            // Each directory has the path up to it.
+            meter.count(key.split('/').count() as u64 * key.len() as u64)?;
             let range = match reference {
                 Reference::Inline(bytes) => {
                     meter.count(cost_of(None) + 2 * bytes.len() as u64)?;
