@@ -1,8 +1,8 @@
 //! Mountpoints of `icechunkfs run`, and what killed runs have left.
 
-use std::fs::{File, Permissions};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -14,6 +14,7 @@ use crate::fuse::mountpoint::Mountpoint;
 use crate::fuse::open_mount::{self, Deadline, OpenMount};
 use crate::fuse::unmount::{self, UnmountMode};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
+use icechunkfs_working::scratch::directory::make_private;
 
 /// Beginning of the names of temporary mountpoints.
 const PREFIX: &str = "icechunkfs-run-";
@@ -36,12 +37,7 @@ impl JobMountpoint {
     pub(super) fn new(given: Option<&Path>) -> Result<Self> {
         let Some(path) = given else {
             let failed = |e| Error::io("making a temporary mountpoint", e);
-            let made = tempfile::Builder::new()
-                .prefix(PREFIX)
-                .permissions(Permissions::from_mode(0o700))
-                .tempdir()
-                .map_err(failed)?
-                .keep();
+            let made = make_private(&std::env::temp_dir(), OsStr::new(PREFIX)).map_err(failed)?;
             // The mount table has no symbolic links.
             return std::fs::canonicalize(made).map(JobMountpoint::Temporary).map_err(failed);
         };

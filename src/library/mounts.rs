@@ -1,7 +1,6 @@
 //! Mounts: from the options to a served mount, and its end.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +39,7 @@ use icechunkfs_working::control::Control;
 use icechunkfs_working::follow::Follower;
 use icechunkfs_working::operations::status::Status;
 use icechunkfs_working::operations::{self, RecoveryOptions, Session, UploadMode};
-use icechunkfs_working::scratch::directory::default_path;
+use icechunkfs_working::scratch::directory::{default_path, make_private};
 use icechunkfs_working::scratch::jobs::{self, JobDirectory};
 use icechunkfs_working::scratch::record::Name;
 use icechunkfs_working::scratch::relocate;
@@ -449,11 +448,10 @@ fn scratch(repository: &Repository, branch: &str, options: &MountOptions) -> Res
         Scratch::Default => Ok((default_path(&scratch_location(repository), branch)?, None)),
         Scratch::At(path) => Ok((std::path::absolute(path).map_err(|e| Error::io("the scratch directory", e))?, None)),
         Scratch::Ephemeral => {
-            let made =
-                tempfile::Builder::new().prefix("icechunkfs-").permissions(Permissions::from_mode(0o700)).tempdir();
+            let made = make_private(&std::env::temp_dir(), OsStr::new("icechunkfs-"));
             let made = made.map_err(|e| Error::io("making a temporary scratch directory", e))?;
             // `end_writable` removes the directory if all of its contents were committed.
-            Ok((made.keep(), None))
+            Ok((made, None))
         }
         Scratch::Job => {
             let JobDirectory { path, kept } = jobs::create(&scratch_location(repository), branch)?;

@@ -7,9 +7,11 @@
 //! write to is refused ([`icechunkfs_base::trust`]): that user could read uncommitted data and
 //! replace it before the commit.
 
-use std::fs::File;
+use std::ffi::OsStr;
+use std::fs::{File, Permissions};
 use std::io::{Read, Seek, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +34,16 @@ Changes to an Icechunk repository that are mounted with icechunkfs and not commi
 `journal` has the names, `data` the bytes. The next mount of the branch finds them here.
 To discard them, mount with --discard. Nothing in here is of use without the rest.
 ";
+
+/// Makes a new directory in `parent`, with a name that begins with `prefix`. It is its user's
+/// alone, whatever the umask lets others write to.
+///
+/// Errors: as for making it.
+pub fn make_private(parent: &Path, prefix: &OsStr) -> std::io::Result<PathBuf> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix).permissions(Permissions::from_mode(0o700));
+    Ok(builder.tempdir_in(parent)?.keep())
+}
 
 /// Scratch directory that this process has locked.
 #[derive(Debug)]

@@ -12,17 +12,17 @@
 //! both were.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, OFlags};
 use tracing::{info, warn};
 
-use super::directory::default_path;
+use super::directory::{default_path, make_private};
 use super::requirements::{Requirements, holder, open_directory, open_file};
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_base::trust;
@@ -56,10 +56,7 @@ pub fn create(location: &str, branch: &str) -> Result<JobDirectory> {
     let prefix = OsString::from_vec([name.as_bytes(), MARK.as_bytes()].concat());
     let kept = remove_left_behind(&parent, &prefix, SystemTime::now());
     let failed = |e| Error::io(format!("making a scratch directory in {}", parent.display()), e);
-    let mut builder = tempfile::Builder::new();
-    // Whatever the umask lets others write to.
-    builder.prefix(&prefix).permissions(Permissions::from_mode(0o700));
-    let path = builder.tempdir_in(&parent).map_err(failed)?.keep();
+    let path = make_private(&parent, &prefix).map_err(failed)?;
     discard(&path)?;
     Ok(JobDirectory { path, kept })
 }
