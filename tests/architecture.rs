@@ -54,18 +54,28 @@ fn files(directory: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// Returns the links of a document that lead into the project.
+fn links(document: &str) -> impl Iterator<Item = &str> {
+    let links = document.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+    links.filter(|link| !link.contains("://"))
+}
+
+/// Returns all documents that have links.
+fn documents(root: &Path) -> Vec<PathBuf> {
+    let mut documents = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    files(&root.join("docs"), ".md", &mut documents);
+    documents
+}
+
 #[test]
 fn what_documents_lead_to_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut documents = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
-    files(&root.join("docs"), ".md", &mut documents);
     let mut found = 0;
     let mut wrong = Vec::new();
-    for document in documents {
+    for document in documents(root) {
         let text = std::fs::read_to_string(&document).unwrap();
-        let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
-        let links = links.map(|link| link.split('#').next().unwrap()).filter(|link| !link.contains("://"));
-        let mut places: Vec<PathBuf> = links.map(|link| document.parent().unwrap().join(link)).collect();
+        let paths = links(&text).map(|link| link.split('#').next().unwrap());
+        let mut places: Vec<PathBuf> = paths.map(|link| document.parent().unwrap().join(link)).collect();
         let is_guide = ["CONTRIBUTING.md", "where.md", "tests.md"].iter().any(|name| document.ends_with(name));
         let is_place = |word: &str| {
             let folders = ["src/", "crates/", "tests/", "docs/", "scripts/", "python/"];
@@ -101,14 +111,11 @@ fn anchors(document: &str) -> HashSet<String> {
 #[test]
 fn anchors_that_documents_lead_to_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut documents = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
-    files(&root.join("docs"), ".md", &mut documents);
     let mut count = 0;
     let mut wrong = Vec::new();
-    for document in documents {
+    for document in documents(root) {
         let text = std::fs::read_to_string(&document).unwrap();
-        let links = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
-        for (path, anchor) in links.filter(|link| !link.contains("://")).filter_map(|link| link.split_once('#')) {
+        for (path, anchor) in links(&text).filter_map(|link| link.split_once('#')) {
             let target = if path.is_empty() { document.clone() } else { document.parent().unwrap().join(path) };
             count += 1;
             if !std::fs::read_to_string(&target).is_ok_and(|text| anchors(&text).contains(anchor)) {
@@ -151,11 +158,9 @@ fn tests_named_in_documents_exist() {
         let end = |rest: &str| rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
         known.extend(text.split("fn ").skip(1).map(|rest| rest[..end(rest)].to_owned()));
     }
-    let mut documents = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
-    files(&root.join("docs"), ".md", &mut documents);
     let mut found = 0;
     let mut wrong = Vec::new();
-    for path in documents {
+    for path in documents(root) {
         let text = std::fs::read_to_string(&path).unwrap();
         for name in named_tests(&text) {
             found += 1;

@@ -3,37 +3,16 @@
 //! Most parts of such a file have a checksum, behind which no change would be seen. The reader says
 //! which one it has found and which one it wants: that one is put in, and the file read again.
 
-use icechunkfs::error::{Error, Result};
+use super::input::Input;
+use icechunkfs::error::Result;
 use icechunkfs::ingest::apart;
 use icechunkfs::ingest::plan::Plan;
-use icechunkfs::ingest::source::Source;
+use icechunkfs::ingest::source::Source as _;
 
 /// Most bytes of chunks that are made of one file: a file may have thousands of the same one.
 const MOST_MADE: u64 = 1 << 20;
 /// Most checksums that are put right in one file. The samples have about forty.
 const REPAIRS: usize = 64;
-
-#[derive(Clone)]
-struct File(Vec<u8>);
-
-impl Source for File {
-    fn length(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
-        let end = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        let found = self.0.get(start..start.saturating_add(into.len())).ok_or_else(|| Error::io("the file", end()))?;
-        into.copy_from_slice(found);
-        Ok(())
-    }
-
-    /// Indexes of distant files are read in another way.
-    fn is_distant(&self) -> bool {
-        self.0.len().is_multiple_of(2)
-    }
-}
 
 /// Returns the checksums of the first complaint in `text`: that of the file, and the right one.
 fn complaint(text: &str) -> Option<(u32, u32)> {
@@ -52,7 +31,7 @@ fn complaints(result: &Result<impl std::ops::Deref<Target = Plan>>) -> Vec<(u32,
 }
 
 pub(crate) fn run(bytes: &[u8]) {
-    let mut file = File(bytes.to_vec());
+    let mut file = Input(bytes.to_vec());
     let mut result = apart::plan_unconfined(file.clone());
     for _ in 0..REPAIRS {
         let mut is_repaired = false;

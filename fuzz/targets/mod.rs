@@ -12,6 +12,7 @@ mod file;
 mod flexbuffer;
 mod hdf5_file;
 mod hdf5_plan;
+mod input;
 mod manifest;
 mod message_pack;
 mod netcdf3;
