@@ -36,8 +36,8 @@ def importing(bench: Bench) -> None:
     along_time(bench, compared)
     many_files(bench, more)
     many_chunks(bench)
-    many_bytes(bench)
     distant(bench)
+    many_bytes(bench)
 
 
 def write_days(place: Path, count: int) -> list[Path]:
