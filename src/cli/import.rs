@@ -17,8 +17,8 @@ use icechunkfs_base::times::system_clock;
 use icechunkfs_base::{printable, shell};
 use icechunkfs_repo::commit::engine::{EngineOptions, OnConflict};
 use icechunkfs_repo::commit::progress::{CommitProgress, CommitState, Stage};
-use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::refs::DEFAULT_BRANCH;
+use icechunkfs_repo::repo::{Repository, create};
 use icechunkfs_store::recognize::{self, Kind};
 use icechunkfs_store::storage::location::{Location, StorePlace};
 use icechunkfs_store::storage::virtuals::permissions::Permissions;
@@ -281,7 +281,7 @@ async fn target(arguments: &ImportArgs) -> Result<ImportTarget> {
             let repository = repository.allowing(permissions, &arguments.store);
             Ok(ImportTarget::Branch(repository, arguments.branch.clone()))
         }
-        Err(error) if error.kind() == ErrorKind::NotARepository => match storage.any_key().await? {
+        Err(error) if error.kind() == ErrorKind::NotARepository => match create::occupant(&*storage).await? {
             None => {
                 open::check_new_place(&arguments.repo)?;
                 nothing(storage)

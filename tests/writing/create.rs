@@ -84,6 +84,48 @@ fn a_nonempty_place_is_refused_and_unchanged() {
     assert_eq!(std::fs::read(directory.path().join("repo")).unwrap(), before);
 }
 
+/// A creation that ended before `repo` was there has left the first snapshot, and perhaps its log.
+/// The next one takes them as they are; others' objects of these names it leaves.
+#[tokio::test]
+async fn a_creation_that_ended_early_is_completed() {
+    let other = tempfile::tempdir().unwrap();
+    init(other.path(), &["--zarr-group"]);
+    let first = "1CECHNKREP0F1RSTCMT0";
+    let [snapshot, log] = ["snapshots", "transactions"].map(|folder| format!("{folder}/{first}"));
+    let file = |path: &str| std::fs::read(other.path().join(path)).unwrap();
+    let mut logs = std::fs::read_dir(other.path().join("transactions")).unwrap().map(|entry| entry.unwrap().path());
+    let log_of_group = std::fs::read(logs.find(|path| !path.ends_with(first)).unwrap()).unwrap();
+    let cases = [
+        (vec![(&*snapshot, file(&snapshot))], ""),
+        (vec![(&*log, file(&log))], ""),
+        (vec![(&*snapshot, file(&snapshot)), (&*log, file(&log))], ""),
+        (vec![(&*snapshot, file(&snapshot)), (&*log, log_of_group)], "there is `transactions/"),
+        (vec![(&*snapshot, b"mine".to_vec())], first),
+        (vec![(&*snapshot, file(&snapshot)), ("notes", b"mine".to_vec())], "there is `notes`"),
+    ];
+    for (left, refusal) in cases {
+        let place = tempfile::tempdir().unwrap();
+        for (path, bytes) in &left {
+            std::fs::create_dir_all(place.path().join(path).parent().unwrap()).unwrap();
+            std::fs::write(place.path().join(path), bytes).unwrap();
+        }
+        let attempt = run_on(place.path(), &["init"]);
+        for (path, bytes) in &left {
+            assert_eq!(&std::fs::read(place.path().join(path)).unwrap(), bytes, "{path}");
+        }
+        assert_eq!(place.path().join("repo").exists(), refusal.is_empty());
+        if refusal.is_empty() {
+            attempt.success();
+            run_on(place.path(), &["verify"]).success();
+            let repository = lab::reopen(place.path()).await;
+            assert_eq!(messages(&repository).await, ["Repository initialized"]);
+        } else {
+            let said = attempt.failure();
+            assert!(said.contains(refusal), "{said}");
+        }
+    }
+}
+
 /// Concurrent changes: none is lost, and each has its copy and its entry in the log.
 #[test]
 fn no_concurrent_change_of_repo_is_lost() {

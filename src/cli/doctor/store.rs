@@ -61,7 +61,7 @@ async fn examine(repo: &str, settings: &Settings, write: bool) -> Result<(Vec<Fi
     let listed = match &opened {
         // A store that does not answer has cost one time limit already.
         Err(error) if error.kind() == ErrorKind::Timeout => Err(error.clone()),
-        _ => storage.any_key().await,
+        _ => storage.any_key(&[]).await,
     };
     let mut found = clock(&storage).into_iter().collect::<Vec<_>>();
     found.push(read(&opened));

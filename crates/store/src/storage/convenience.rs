@@ -175,10 +175,13 @@ impl dyn Storage + '_ {
         self.walk(prefix, ListMode::Streamed, &mut visit).await
     }
 
-    /// Returns the key of an arbitrary object, if there is one.
-    pub async fn any_key(&self) -> Result<Option<String>> {
+    /// Returns the key of an arbitrary object, if there is one, but for those of `known`.
+    pub async fn any_key(&self, known: &[String]) -> Result<Option<String>> {
         let mut found = None;
         let mut take = |object: ObjectInfo| {
+            if known.contains(&object.key) {
+                return ControlFlow::Continue(());
+            }
             found = Some(object.key);
             ControlFlow::Break(())
         };
