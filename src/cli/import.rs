@@ -47,7 +47,8 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     path: String,
     /// Append the NetCDF files to the arrays below --path along this dimension, ordered by its
-    /// coordinate. Files with other units, packing or types are refused.
+    /// coordinate. Files with other units, packing or types are refused, unless --reencode converts
+    /// them.
     #[arg(long, value_name = "DIMENSION", conflicts_with_all = ["delete", "on_conflict"])]
     append_dim: Option<String>,
     /// Append files even if values of the coordinate are missing before them.
@@ -56,6 +57,11 @@ pub(crate) struct ImportArgs {
     /// Leave out files whose coordinate values are there already.
     #[arg(long, requires = "append_dim")]
     skip_existing: bool,
+    /// Convert files with another type, packing, compression or units of time to those of the
+    /// arrays. Values are rounded as the arrays' scale_factor demands; one that does not fit
+    /// refuses the import.
+    #[arg(long, requires = "append_dim")]
+    reencode: bool,
     /// Leave the chunks of NetCDF and HDF5 files where they are, as virtual chunks, and copy only
     /// the rest. The files must stay as they are.
     #[arg(long = "virtual")]
@@ -123,6 +129,7 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
             dimension,
             allow_gaps: arguments.allow_gaps,
             skip_existing: arguments.skip_existing,
+            reencode: arguments.reencode,
         }),
         virtual_rules: arguments
             .are_virtual

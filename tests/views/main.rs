@@ -21,6 +21,8 @@ mod import_ended;
 mod import_hdf5;
 mod import_netcdf;
 #[cfg(feature = "netcdf")]
+mod import_reencode;
+#[cfg(feature = "netcdf")]
 mod import_references;
 mod import_stores;
 mod import_virtual;

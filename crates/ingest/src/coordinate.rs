@@ -13,6 +13,9 @@ use crate::source::Source;
 /// A step between two files that is longer than the usual one by this factor is a gap. Months are
 /// not equally long.
 const GAP: f64 = 1.5;
+/// Part of a value by which programs differ that compute the same one. In seconds since 1970, it is
+/// less than a microsecond.
+const NEAR: f64 = 2.0 * f64::EPSILON;
 /// Steps of which the median is the usual one. Of more, it is the longest of nine tenths: a gap
 /// that was allowed once is not usual, and two days without trade are.
 const FEW: usize = 20;
@@ -73,6 +76,9 @@ impl Coordinate {
         let first = self.values.first().zip(self.values.last());
         let direction = first.and_then(|(first, last)| compare(*first, *last)).unwrap_or(Ordering::Equal);
         let by = |there: &Numeric| {
+            if is_near(*there, value) {
+                return Ordering::Equal;
+            }
             let order = compare(*there, value).unwrap_or(Ordering::Less);
             if direction == Ordering::Greater { order.reverse() } else { order }
         };
@@ -168,7 +174,7 @@ pub fn order(archive: Option<&Coordinate>, files: &[Coordinate]) -> Result<Order
         };
         if let Some((after, last)) = before {
             let between = || Between { file: *file, after, last: shown(last), first: shown(own_first) };
-            if compare(last, own_first) != Some(direction) {
+            if compare(last, own_first) != Some(direction) || is_near(last, own_first) {
                 made.overlaps.push(between());
             } else if usual.is_some_and(|usual| step(last, own_first) > GAP * usual) {
                 made.gaps.push(between());
@@ -201,8 +207,19 @@ fn not_ordered() -> Error {
 fn compare(one: Numeric, other: Numeric) -> Option<Ordering> {
     match (one, other) {
         (Numeric::Integer(one), Numeric::Integer(other)) => Some(one.cmp(&other)),
+        (Numeric::Float(one), Numeric::Float(other)) if (one - other).abs() <= NEAR * one.abs() => {
+            Some(Ordering::Equal)
+        }
         (Numeric::Float(one), Numeric::Float(other)) => one.partial_cmp(&other),
         _ => None,
+    }
+}
+
+/// Returns true if both are one value, as far as programs compute it alike.
+fn is_near(one: Numeric, other: Numeric) -> bool {
+    match (one, other) {
+        (Numeric::Float(one), Numeric::Float(other)) => (one - other).abs() <= NEAR * one.abs(),
+        _ => one == other,
     }
 }
 
@@ -278,6 +295,12 @@ mod tests {
             assert_eq!(order(Some(&of(values)), &[of(&[9.0])]).unwrap_err().0, None, "{values:?}");
         }
         assert_eq!(order(Some(&of(&[0.0, 1.0])), &[of(&[9.0, 8.0])]).unwrap_err().0, Some(0));
+        let computed = of(&[0.1 + 0.2, 1e9]);
+        assert!(computed.is_in(&of(&[0.3, 1e9])) && !of(&[0.3 + 1e-12]).is_in(&computed), "the same in other digits");
+        let order = order(Some(&of(&[0.1, 0.1 + 0.2])), &[of(&[0.3, 0.4])]).unwrap();
+        assert_eq!(places(&order.overlaps), [(0, None)]);
+        let close = 1.7e9;
+        assert!(of(&[close, close + 1e-6, close + 2e-6]).direction().is_some(), "microseconds are values");
         assert!(of(&[3.0, 1.0]).is_in(&of(&[4.0, 3.0, 2.0, 1.0])) && !of(&[5.0]).is_in(&of(&[4.0, 3.0])));
         assert!(of(&[1.0]).is_in(&of(&[0.0, 1.0])) && !of(&[1.0, 2.0]).is_in(&of(&[0.0, 1.0])));
     }

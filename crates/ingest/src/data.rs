@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, Codec};
 use crate::plan;
+use crate::recode::Conversion;
 use crate::run::{Run, advance, check_region, place_block, product, size};
 use crate::source::{InMemory, Source};
 
@@ -28,6 +29,16 @@ pub(crate) enum ArrayData {
     Inline { run: Run, bytes: Vec<u8> },
     /// Chunks, each as filters have made it.
     Stored(Stored),
+    /// Elements that are converted. No reader of files makes them.
+    #[serde(skip)]
+    Recoded(Box<Recoded>),
+}
+
+/// Elements of a file that stand for those of an array.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Recoded {
+    pub(crate) data: ArrayData,
+    pub(crate) conversion: Conversion,
 }
 
 /// Chunks of an array in a file, as filters have made them. One that is not there has only the fill
@@ -67,6 +78,7 @@ impl ArrayData {
         match self {
             ArrayData::Plain(run) | ArrayData::Inline { run, .. } => run.shape(),
             ArrayData::Stored(stored) => &stored.shape,
+            ArrayData::Recoded(recoded) => recoded.data.shape(),
         }
     }
 
@@ -80,6 +92,11 @@ impl ArrayData {
             ArrayData::Plain(run) => run.read(source, region, out),
             ArrayData::Inline { run, bytes } => run.read(&InMemory(bytes), region, out),
             ArrayData::Stored(stored) => stored.read_elements(source, region, out),
+            ArrayData::Recoded(recoded) => {
+                let mut block = Vec::new();
+                recoded.data.read(source, region, &mut block)?;
+                recoded.conversion.convert(block, out)
+            }
         }
     }
 
@@ -90,6 +107,15 @@ impl ArrayData {
             ArrayData::Plain(_) => 0,
             ArrayData::Inline { bytes, .. } => bytes.len() as u64,
             ArrayData::Stored(stored) => stored.chunks.len() as u64 * size_of::<ChunkPlace>() as u64,
+            ArrayData::Recoded(recoded) => recoded.data.cost(),
+        }
+    }
+
+    /// Returns the bytes of an element in the file, if it is converted.
+    pub(crate) fn size_before(&self) -> Option<u64> {
+        match self {
+            ArrayData::Recoded(recoded) => Some(recoded.conversion.size_before()),
+            _ => None,
         }
     }
 
@@ -100,6 +126,7 @@ impl ArrayData {
             ArrayData::Plain(run) => run.end().is_none_or(|end| end > length).then_some(OUTSIDE),
             ArrayData::Inline { run, bytes } => run.end().is_none_or(|end| end > bytes.len() as u64).then_some(OUTSIDE),
             ArrayData::Stored(stored) => stored.fault(length, chunks),
+            ArrayData::Recoded(recoded) => recoded.data.fault(length, chunks),
         }
     }
 }

@@ -23,9 +23,14 @@ impl ByteOrder {
     /// Changes `bytes`, elements of `size` bytes in this order, into big-endian ones.
     pub(crate) fn to_big_endian(self, bytes: &mut [u8], size: usize) {
         if self == ByteOrder::Little {
-            bytes.chunks_exact_mut(size.max(1)).for_each(<[u8]>::reverse);
+            swap(bytes, size);
         }
     }
+}
+
+/// Changes the order of the bytes of each element of `size` bytes.
+fn swap(bytes: &mut [u8], size: usize) {
+    bytes.chunks_exact_mut(size.max(1)).for_each(<[u8]>::reverse);
 }
 
 /// Type of the elements of a variable or an attribute.
@@ -53,6 +58,28 @@ impl Element {
         !matches!(self, Element::Char | Element::Text(_))
     }
 
+    /// Returns true if it is a floating-point number.
+    pub(crate) fn is_float(self) -> bool {
+        matches!(self, Element::Float32 | Element::Float64)
+    }
+
+    /// Returns the type of numbers that a `zarr.json` has as `data_type`.
+    pub(crate) fn of_data_type(value: &Value) -> Option<Self> {
+        const NUMBERS: [Element; 10] = [
+            Element::Int8,
+            Element::UInt8,
+            Element::Int16,
+            Element::UInt16,
+            Element::Int32,
+            Element::UInt32,
+            Element::Int64,
+            Element::UInt64,
+            Element::Float32,
+            Element::Float64,
+        ];
+        NUMBERS.into_iter().find(|element| element.data_type() == *value)
+    }
+
     /// Returns the size in bytes.
     pub(crate) fn size(self) -> u64 {
         match self {
@@ -61,6 +88,13 @@ impl Element {
             Element::Int16 | Element::UInt16 => 2,
             Element::Int32 | Element::Float32 | Element::UInt32 => 4,
             Element::Float64 | Element::Int64 | Element::UInt64 => 8,
+        }
+    }
+
+    /// Changes the byte order of `bytes`, elements of this type.
+    pub(crate) fn swap_bytes(self, bytes: &mut [u8]) {
+        if self.is_number() {
+            swap(bytes, usize::try_from(self.size()).unwrap_or(1));
         }
     }
 
@@ -122,34 +156,50 @@ impl Element {
 
     /// Returns `number` as an element, big-endian; none if there is no such element.
     pub(crate) fn stored(self, number: Numeric) -> Option<Vec<u8>> {
-        let whole = match number {
+        let is_near = |float: f64| self == Element::Float32 && f64::from(float as f32) != float && !float.is_nan();
+        if matches!(number, Numeric::Float(float) if is_near(float)) {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        self.append_near(number, &mut bytes).map(|()| bytes)
+    }
+
+    /// Appends `number` as an element, big-endian, to `out`; none if there is no such element. A
+    /// floating-point number becomes the nearest one.
+    pub(crate) fn append_near(self, number: Numeric, out: &mut Vec<u8>) -> Option<()> {
+        let whole = || match number {
             Numeric::Integer(number) => Some(number),
             // Larger ones are not those of an integer of 64 bits.
             Numeric::Float(number) if number.fract() == 0.0 && number.abs() < 2e19 => Some(number as i128),
             Numeric::Float(_) => None,
         };
-        let float = match number {
+        let float = || match number {
             Numeric::Float(number) => Some(number),
             Numeric::Integer(number) => Some(number as f64).filter(|float| *float as i128 == number),
         };
-        Some(match self {
+        match self {
             Element::Char | Element::Text(_) => return None,
-            Element::Int8 => i8::try_from(whole?).ok()?.to_be_bytes().to_vec(),
-            Element::UInt8 => u8::try_from(whole?).ok()?.to_be_bytes().to_vec(),
-            Element::Int16 => i16::try_from(whole?).ok()?.to_be_bytes().to_vec(),
-            Element::UInt16 => u16::try_from(whole?).ok()?.to_be_bytes().to_vec(),
-            Element::Int32 => i32::try_from(whole?).ok()?.to_be_bytes().to_vec(),
-            Element::UInt32 => u32::try_from(whole?).ok()?.to_be_bytes().to_vec(),
-            Element::Int64 => i64::try_from(whole?).ok()?.to_be_bytes().to_vec(),
-            Element::UInt64 => u64::try_from(whole?).ok()?.to_be_bytes().to_vec(),
-            Element::Float64 => float?.to_be_bytes().to_vec(),
+            Element::Int8 => out.extend(i8::try_from(whole()?).ok()?.to_be_bytes()),
+            Element::UInt8 => out.extend(u8::try_from(whole()?).ok()?.to_be_bytes()),
+            Element::Int16 => out.extend(i16::try_from(whole()?).ok()?.to_be_bytes()),
+            Element::UInt16 => out.extend(u16::try_from(whole()?).ok()?.to_be_bytes()),
+            Element::Int32 => out.extend(i32::try_from(whole()?).ok()?.to_be_bytes()),
+            Element::UInt32 => out.extend(u32::try_from(whole()?).ok()?.to_be_bytes()),
+            Element::Int64 => out.extend(i64::try_from(whole()?).ok()?.to_be_bytes()),
+            Element::UInt64 => out.extend(u64::try_from(whole()?).ok()?.to_be_bytes()),
+            Element::Float64 => out.extend(float()?.to_be_bytes()),
             Element::Float32 => {
-                let float = float?;
+                let float = float()?;
                 let short = float as f32;
-                let is_exact = f64::from(short) == float || float.is_nan();
-                return is_exact.then(|| short.to_be_bytes().to_vec());
+                let is_exact = f64::from(short) == float;
+                let is_whole = matches!(number, Numeric::Integer(_));
+                if (is_whole && !is_exact) || short.is_infinite() != float.is_infinite() {
+                    return None;
+                }
+                out.extend(short.to_be_bytes());
             }
-        })
+        }
+        Some(())
     }
 
     /// Returns `fill_value` of a `zarr.json` for the element in `bytes`, big-endian.

@@ -19,6 +19,7 @@ pub mod coordinate;
 pub mod kerchunk;
 pub mod netcdf3;
 pub mod plan;
+pub mod recode;
 pub mod run;
 pub mod series;
 pub mod source;
@@ -29,6 +30,7 @@ mod attributes;
 mod chunking;
 mod codec;
 mod data;
+mod difference;
 mod document;
 mod element;
 #[cfg(feature = "hdf5")]

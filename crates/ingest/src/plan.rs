@@ -10,10 +10,10 @@ use serde_json::{Map, Value};
 
 use crate::codec;
 use crate::data::{self, ArrayData};
+use crate::difference;
 use crate::document;
 use crate::element::{ByteOrder, Element};
 use crate::run::{Run, advance, place_block};
-use crate::series;
 use crate::source::{InMemory, Source};
 
 /// Most chunks of a file: their references take gigabytes.
@@ -147,13 +147,12 @@ impl Array {
         match &self.data {
             // As the filters have it, and what each of them makes of it.
             ArrayData::Stored(stored) => stored.chunk_bytes().saturating_mul(4),
+            ArrayData::Recoded(recoded) => match &recoded.data {
+                ArrayData::Stored(stored) => stored.chunk_bytes().saturating_mul(4),
+                _ => 0,
+            },
             _ => self.chunk_bytes().saturating_mul(2),
         }
-    }
-
-    /// Returns true if chunks are stored as codecs make them, so that they may have any length.
-    pub fn is_coded(&self) -> bool {
-        !self.codecs.is_empty()
     }
 
     /// Returns true if chunks of the array are bytes of the file.
@@ -188,7 +187,7 @@ impl Array {
                 let region = region(coords, &self.chunk_shape, self.shape());
                 run.place_of(&region).filter(|_| is_full(&region, &self.chunk_shape))
             }
-            ArrayData::Inline { .. } => None,
+            ArrayData::Inline { .. } | ArrayData::Recoded(_) => None,
         }
     }
 
@@ -248,7 +247,7 @@ impl Array {
     /// Errors: [`icechunkfs_base::error::ErrorKind::InvalidInput`] if that has others than regular
     /// ones of its rank.
     pub fn in_chunks_of(&self, document: &Map<String, Value>) -> Result<Self> {
-        let chunk_shape = series::chunk_shape(document).filter(|chunk| chunk.len() == self.shape().len());
+        let chunk_shape = difference::chunk_shape(document).filter(|chunk| chunk.len() == self.shape().len());
         let chunk_shape = chunk_shape.filter(|chunk| !chunk.contains(&0));
         let chunk_shape =
             chunk_shape.ok_or_else(|| Error::invalid(format!("{}: chunks of several shapes", self.name)))?;
@@ -276,11 +275,12 @@ impl Array {
         matches!((elements(own), elements(stored)), (Ok(own), Ok(stored)) if own == stored)
     }
 
-    /// Returns true if the array has the values of `other`, bit by bit; each in its file.
+    /// Returns true if the array has the values of `other`, bit by bit in one byte order; each in
+    /// its file.
     ///
     /// Errors: as for reading.
     pub fn has_values_of(&self, source: &dyn Source, other: &Array, other_source: &dyn Source) -> Result<bool> {
-        if self.shape() != other.shape() || (self.element, self.order) != (other.element, other.order) {
+        if self.shape() != other.shape() || self.element != other.element {
             return Ok(false);
         }
         let mut coords = vec![0_u64; self.shape().len()];
@@ -294,6 +294,9 @@ impl Array {
             let [mut own, mut others] = [Vec::new(), Vec::new()];
             self.data.read(source, &region, &mut own)?;
             other.data.read(other_source, &region, &mut others)?;
+            if self.order != other.order {
+                self.element.swap_bytes(&mut others);
+            }
             if own != others {
                 return Ok(false);
             }
@@ -431,6 +434,7 @@ impl Array {
         }
         let is_sound = match &self.data {
             ArrayData::Plain(run) | ArrayData::Inline { run, .. } => run.is_of(self.element.size()),
+            ArrayData::Recoded(_) => true,
             ArrayData::Stored(stored) => {
                 let converted = stored.converted.as_ref();
                 stored.chunk_shape == self.chunk_shape

@@ -19,12 +19,14 @@
 //! | [`sources`] | parses the names of what is imported |
 //! | [`opened`] | reads a file of this machine, or an object of a store |
 //! | [`planned`] | does that with the groups and arrays that a file of another format becomes |
+//! | [`series`] | appends such files to arrays, which [`archive`] reads, in the [`order`] of their coordinate |
 //! | [`virtual_refs`] | refers to chunks of such a file instead of copying them |
 //! | [`containers`] | finds and adds the containers that references need |
 //! | [`relocate`] | gives references to files that were moved their new locations |
 //! | [`known`] | leaves out chunks that the branch has already, byte for byte |
 //! | [`import`] | runs these two, and commits |
 
+mod archive;
 pub mod containers;
 pub mod destination;
 pub mod export;
@@ -33,6 +35,7 @@ pub mod import;
 mod known;
 mod new_file;
 mod opened;
+mod order;
 mod planned;
 mod prune;
 mod put;

@@ -10,26 +10,26 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
+use super::archive::{Archive, Bound, stored_chunk};
+use super::first_lines;
 use super::opened::raise_file_limit;
-use super::planned::{self, LeftOut, Opener, Original, Places, append_range, each, node_at};
+use super::order::{coordinates_of, in_order, without_coordinate};
+use super::planned::{self, LeftOut, Opener, Original, Places, append_range, each};
 use super::scan::{GROUP_IN_PLACE, Scanned, ScannedFile, is_group};
 use super::sources::ImportSource;
-use super::{NAMED, first_lines};
 use icechunkfs_base::blocking::blocking;
-use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
+use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
-use icechunkfs_base::printable;
 use icechunkfs_base::size::counted;
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
 use icechunkfs_format::format::snapshot::{NodeData, Snapshot};
 use icechunkfs_format::zarr::Coords;
 use icechunkfs_format::zarr::chunk_key::KeyEncoding;
-use icechunkfs_ingest::coordinate::{self, Between, Coordinate, Order};
 use icechunkfs_ingest::plan::{Array, Plan};
+use icechunkfs_ingest::recode;
 use icechunkfs_ingest::series::{self, Existing, Growing, Refusal, Series, Whole};
 use icechunkfs_ingest::source::Source;
 use icechunkfs_repo::commit::changes::MadeChunk;
@@ -47,10 +47,12 @@ pub struct Appending {
     pub allow_gaps: bool,
     /// Leave out files whose values of the coordinate the archive has.
     pub skip_existing: bool,
+    /// Convert other types, packing and units of time into those of the archive.
+    pub reencode: bool,
 }
 
 /// Files that are read at the same time: each waits for its store.
-const READ_AT_ONCE: usize = 8;
+pub(super) const READ_AT_ONCE: usize = 8;
 
 /// Files that are appended.
 #[derive(Debug)]
@@ -84,9 +86,10 @@ struct AppendedChunk {
 }
 
 impl AppendedChunk {
-    /// Returns the chunk with its length, which only making it tells if it is compressed.
+    /// Returns the chunk with its length, which only making it tells if it is compressed. One with
+    /// converted elements is made to see whether it can be: nothing is stored yet.
     fn measured(self) -> Result<Self> {
-        if !self.array.is_coded() {
+        if !self.array.is_coded() && !self.array.is_converted() {
             return Ok(self);
         }
         let mut made = Vec::new();
@@ -122,44 +125,6 @@ impl MadeChunk for AppendedChunk {
     fn read(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
         append_range(range, self.length(), out, |out| self.make(out))
     }
-}
-
-/// Bytes that a chunk of an archive may have.
-#[derive(Clone, Copy)]
-enum Bound {
-    Exactly(u64),
-    /// Compressed ones may be a little longer than their elements.
-    UpTo(u64),
-}
-
-impl Bound {
-    fn of(array: &Growing) -> Self {
-        Bound::new(array.chunk_bytes(), array.is_coded())
-    }
-
-    fn new(bytes: u64, is_coded: bool) -> Self {
-        /// Bytes that a codec may add, besides a part of the length.
-        const MORE: u64 = 1 << 10;
-        let longer = bytes.saturating_add(bytes / 8).saturating_add(MORE);
-        if is_coded { Bound::UpTo(longer) } else { Bound::Exactly(bytes) }
-    }
-}
-
-/// Reads a chunk of the archive, of so many bytes; none if it is not stored.
-///
-/// Errors: [`ErrorKind::Corrupt`] if it has others.
-async fn stored_chunk(tree: &Arc<Tree>, node: NodeIndex, coords: &[u32], bound: Bound) -> Result<Option<Bytes>> {
-    let Some(payload) = tree.payload_at(node, coords).await? else { return Ok(None) };
-    // Before there is memory for it.
-    let wrong = match bound {
-        Bound::Exactly(bytes) => (payload.length() != bytes).then(|| format!("not {bytes}")),
-        Bound::UpTo(bytes) => (payload.length() > bytes).then(|| format!("more than {bytes}")),
-    };
-    if let Some(wrong) = wrong {
-        let path = tree.table().path(node);
-        return Err(Error::corrupt(format!("{path}: chunk {coords:?} has {} bytes, {wrong}", payload.length())));
-    }
-    tree.reader().read_payload(&payload).await.map(Some)
 }
 
 /// Group of a snapshot that nobody else may change before the files are appended to it: where they
@@ -237,8 +202,11 @@ pub(super) async fn lay_out(
     let scanned = Scanned::empty();
     let archive = Archive::at(tree, path)?;
     let existing = archive.arrays.as_deref();
+    if how.reencode {
+        originals = reencoded(originals, existing, &how.dimension)?;
+    }
     // In any order: what fits is known before the coordinate can be read.
-    series_of(existing, &originals, &how.dimension)?;
+    series_of(existing, &originals, how)?;
     let stored = match archive.node(&how.dimension) {
         Some(node) => archive.coordinate(&originals, node, &how.dimension).await?,
         None => None,
@@ -253,149 +221,88 @@ pub(super) async fn lay_out(
     if originals.is_empty() {
         return Ok(Appended { scanned, host, left_out: LeftOut::default(), skipped });
     }
-    let found = series_of(existing, &originals, &how.dimension)?;
+    let found = series_of(existing, &originals, how)?;
     let mut left_out = left_out(&originals, &found);
     if existing.is_none() && archive.has_attributes() {
         left_out.add("/", "attributes of the file left out: the group has its own");
     }
     check_fixed(&originals, &found.fixed, &archive).await?;
     let files = Arc::new(Files { originals, tree: Arc::clone(tree), runtime: Handle::current() });
-    let scanned = archive.over(scanned, &files, found).await?;
+    let scanned = over(&archive, scanned, &files, found).await?;
     Ok(Appended { scanned, host, left_out, skipped })
+}
+
+/// Returns the files, which nobody else has yet, with their arrays in the form of those of the
+/// archive; without one in that of the first file.
+fn reencoded(
+    mut files: Vec<Arc<Original>>,
+    archive: Option<&[Existing]>,
+    dimension: &str,
+) -> Result<Vec<Arc<Original>>> {
+    let first = match (archive, files.first()) {
+        (None, Some(first)) => recode::archive_of(&first.plan)?,
+        _ => Vec::new(),
+    };
+    for original in files.iter_mut().filter_map(Arc::get_mut) {
+        recode::fit(&mut original.plan, archive.unwrap_or(&first), dimension, &original.shown)?;
+    }
+    Ok(files)
 }
 
 fn absolute(path: &str) -> String {
     path.split('/').filter(|name| !name.is_empty()).fold(String::new(), |path, name| path + "/" + name)
 }
 
-/// Group to which files are appended.
-struct Archive<'a> {
-    tree: &'a Arc<Tree>,
-    group: Option<NodeIndex>,
-    /// Its arrays; none if it has none yet.
-    arrays: Option<Vec<Existing>>,
-}
-
-impl<'a> Archive<'a> {
-    fn at(tree: &'a Arc<Tree>, path: &str) -> Result<Self> {
-        let Some(group) = node_at(tree, path) else { return Ok(Archive { tree, group: None, arrays: None }) };
-        if tree.table().array(group).is_some() {
-            return Err(Error::invalid(format!("{path} is an array: files are appended to the arrays of a group")));
+/// Lays `series` out over the group `archive`.
+async fn over(archive: &Archive<'_>, mut scanned: Scanned, files: &Arc<Files>, series: Series) -> Result<Scanned> {
+    let mut meter = Meter::new("the chunks of an import");
+    let Some(first) = files.originals.first() else { return Ok(scanned) };
+    if archive.arrays.is_none() {
+        if !archive.has_attributes() {
+            scanned.add_over(ZARR_JSON, ScannedFile::Document(first.plan.document()?.into()));
         }
-        let mut arrays = Vec::new();
-        for node in tree.table().children(group).iter().copied().filter(|node| tree.table().array(*node).is_some()) {
-            let name = tree.table().name(node).to_owned();
-            let document = serde_json::from_slice(tree.zarr_json(node).unwrap_or_default());
-            let document: Map<String, Value> =
-                document.map_err(|e| Error::with_source(ErrorKind::Corrupt, format!("{name}: zarr.json"), e))?;
-            arrays.push(Existing { name, document });
-        }
-        Ok(Archive { tree, group: Some(group), arrays: Some(arrays).filter(|arrays| !arrays.is_empty()) })
-    }
-
-    /// Returns true if the group has attributes of its own, which stay.
-    fn has_attributes(&self) -> bool {
-        let document = self.group.and_then(|group| self.tree.zarr_json(group));
-        let document: Option<Value> = document.and_then(|document| serde_json::from_slice(document).ok());
-        let attributes = document.as_ref().and_then(|document| document.get("attributes")?.as_object());
-        attributes.is_some_and(|attributes| !attributes.is_empty())
-    }
-
-    fn node(&self, name: &str) -> Option<NodeIndex> {
-        self.tree.table().child(self.group?, name).filter(|node| self.tree.table().array(*node).is_some())
-    }
-
-    /// Reads the coordinate of `dimension`, the array `node` of plain elements.
-    async fn coordinate(
-        &self,
-        files: &[Arc<Original>],
-        node: NodeIndex,
-        dimension: &str,
-    ) -> Result<Option<Coordinate>> {
-        let Some(original) = files.first() else { return Ok(None) };
-        let plan: &Plan = &original.plan;
-        let array = named(plan, dimension).zip(self.existing(dimension));
-        let Some((array, existing)) = array else { return Ok(None) };
-        let array = array.in_chunks_of(&existing.document)?;
-        let Some(stored) = self.tree.table().array(node) else { return Ok(None) };
-        let ([length], [chunks]) = (&*stored.shape, &*stored.grid) else { return Ok(None) };
-        let bytes_of_all = length.saturating_mul(array.fill().len() as u64);
-        let mut meter = Meter::new("the coordinate of an archive");
-        meter.count(bytes_of_all.saturating_add(array.chunk_bytes()))?;
-        let mut bytes = Vec::new();
-        for chunk in 0..*chunks {
-            let bound = Bound::new(array.chunk_bytes(), array.is_coded());
-            match stored_chunk(self.tree, node, &[chunk], bound).await? {
-                Some(stored) => bytes.append(&mut series::decoded(&existing.document, &stored, array.chunk_bytes())?),
-                None => {
-                    return Err(Error::invalid(format!("{dimension}: the archive does not have chunk {chunk} of it")));
-                }
+        // They are compared with those of each file that comes, and so have to be readable.
+        let original = Arc::clone(first);
+        let add = move || {
+            for position in &series.fixed {
+                planned::add_array(&mut scanned, &original, *position, false, &mut meter)?;
             }
-        }
-        let wanted = usize::try_from(bytes_of_all).unwrap_or(usize::MAX);
-        bytes.truncate(wanted);
-        if bytes.len() != wanted {
-            return Err(Error::corrupt(format!("{dimension}: its chunks are shorter than the array")));
-        }
-        Coordinate::of_bytes(plan, dimension, &bytes)
+            Ok((scanned, meter))
+        };
+        (scanned, meter) = blocking(add).await?;
     }
-
-    fn existing(&self, name: &str) -> Option<&Existing> {
-        self.arrays.iter().flatten().find(|existing| existing.name == name)
-    }
-
-    /// Lays `series` out over the group.
-    async fn over(&self, mut scanned: Scanned, files: &Arc<Files>, series: Series) -> Result<Scanned> {
-        let mut meter = Meter::new("the chunks of an import");
-        let Some(first) = files.originals.first() else { return Ok(scanned) };
-        if self.arrays.is_none() {
-            if !self.has_attributes() {
-                scanned.add_over(ZARR_JSON, ScannedFile::Document(first.plan.document()?.into()));
-            }
-            // They are compared with those of each file that comes, and so have to be readable.
-            let original = Arc::clone(first);
-            let add = move || {
-                for position in &series.fixed {
-                    planned::add_array(&mut scanned, &original, *position, false, &mut meter)?;
-                }
-                Ok((scanned, meter))
+    let plans = files.plans();
+    for array in series.growing {
+        let there = archive.group.and_then(|group| archive.tree.table().child(group, &array.name));
+        if there.is_some_and(|node| is_group(archive.tree, node)) {
+            return Err(Error::invalid(format!("{}: {GROUP_IN_PLACE}", array.name)));
+        }
+        let array = Arc::new(array);
+        let document = serde_json::to_vec(&array.document);
+        let document = document.map_err(|e| Error::with_source(ErrorKind::InvalidInput, "writing a zarr.json", e))?;
+        scanned.add_over(&format!("{}/{ZARR_JSON}", array.name), ScannedFile::Document(document.into()));
+        let node = archive.node(&array.name);
+        let encoding = KeyEncoding::parse(array.document.get("chunk_key_encoding"))?;
+        // Each program reads the coordinate, also one that may not read the files.
+        let may_be_virtual = first.virtual_from().is_some() && !array.is_coordinate();
+        for coords in Places::within(array.changed()?) {
+            let key = format!("{}/{}", array.name, encoding.key(&coords));
+            let earlier = node.filter(|_| array.has_earlier(&coords));
+            let is_virtual = may_be_virtual && earlier.is_none();
+            let found = match is_virtual.then(|| array.place_of(&plans, &coords)).flatten() {
+                Some((whole, place)) => virtual_chunk(files, whole, &place).await?,
+                None => None,
             };
-            (scanned, meter) = blocking(add).await?;
-        }
-        let plans = files.plans();
-        for array in series.growing {
-            let there = self.group.and_then(|group| self.tree.table().child(group, &array.name));
-            if there.is_some_and(|node| is_group(self.tree, node)) {
-                return Err(Error::invalid(format!("{}: {GROUP_IN_PLACE}", array.name)));
-            }
-            let array = Arc::new(array);
-            let document = serde_json::to_vec(&array.document);
-            let document =
-                document.map_err(|e| Error::with_source(ErrorKind::InvalidInput, "writing a zarr.json", e))?;
-            scanned.add_over(&format!("{}/{ZARR_JSON}", array.name), ScannedFile::Document(document.into()));
-            let node = self.node(&array.name);
-            let encoding = KeyEncoding::parse(array.document.get("chunk_key_encoding"))?;
-            // Each program reads the coordinate, also one that may not read the files.
-            let may_be_virtual = first.virtual_from().is_some() && !array.is_coordinate();
-            for coords in Places::within(array.changed()?) {
-                let key = format!("{}/{}", array.name, encoding.key(&coords));
-                let earlier = node.filter(|_| array.has_earlier(&coords));
-                let is_virtual = may_be_virtual && earlier.is_none();
-                let found = match is_virtual.then(|| array.place_of(&plans, &coords)).flatten() {
-                    Some((whole, place)) => virtual_chunk(files, whole, &place).await?,
-                    None => None,
-                };
-                meter.count(planned::cost_of(found.as_ref()))?;
-                if let Some(found) = found {
-                    scanned.add_over(&key, ScannedFile::Virtual(found));
-                } else if let Some(made) = chunk(files, &plans, &array, coords, earlier).await? {
-                    scanned.add_over(&key, ScannedFile::Chunk(made));
-                }
+            meter.count(planned::cost_of(found.as_ref()))?;
+            if let Some(found) = found {
+                scanned.add_over(&key, ScannedFile::Virtual(found));
+            } else if let Some(made) = chunk(files, &plans, &array, coords, earlier).await? {
+                scanned.add_over(&key, ScannedFile::Chunk(made));
             }
         }
-        scanned.hold(meter.into());
-        Ok(scanned)
     }
+    scanned.hold(meter.into());
+    Ok(scanned)
 }
 
 /// Returns the virtual chunk that is `whole`, at the bytes `place` of its file; none if it is to be
@@ -435,115 +342,25 @@ async fn chunk(
 }
 
 /// Plans the series. Fails with all reasons why files do not fit.
-fn series_of(archive: Option<&[Existing]>, files: &[Arc<Original>], dimension: &str) -> Result<Series> {
+fn series_of(archive: Option<&[Existing]>, files: &[Arc<Original>], how: &Appending) -> Result<Series> {
     let plans: Vec<&Plan> = files.iter().map(|original| &*original.plan).collect();
     let shown = |file: usize| files.get(file).map_or("", |original| original.shown.as_str());
     let virtual_from = files.first().and_then(|original| original.virtual_from());
-    series::plan(archive, &plans, dimension, virtual_from)?.map_err(|refusals| {
+    series::plan(archive, &plans, &how.dimension, virtual_from)?.map_err(|refusals| {
         let mut text = format!(
             "{} cannot be appended: nothing was imported\n",
             counted(refusals.iter().map(|refusal| refusal.file).collect::<BTreeSet<_>>().len() as u64, "file")
         );
         let line = |refusal: &Refusal| format!("{}: {}: {}", shown(refusal.file), refusal.variable, refusal.why);
         text += &first_lines(refusals.iter().map(line));
-        text += "Times and packing are converted by xarray, in a mount of the repository: to_zarr(MOUNTPOINT, append_dim=...). Values in \
-                 other units have to be converted first: xarray would store them as they are.\n";
+        text += if how.reencode {
+            "--reencode converts no more than types, packing and units of time: change the rest in a copy of the file.\n"
+        } else {
+            "--reencode converts types, packing and units of time; values in other units have to be converted in a copy \
+             of the file.\n"
+        };
         Error::multi_line(ErrorKind::InvalidInput, &text)
     })
-}
-
-/// Returns the coordinate of each file; none if any has none.
-async fn coordinates_of(files: &[Arc<Original>], dimension: &str) -> Result<Option<Vec<Coordinate>>> {
-    let read = |original: Arc<Original>| {
-        let dimension = dimension.to_owned();
-        blocking(move || {
-            Coordinate::read(&original.plan, &dimension, &original.file).context(|| original.shown.clone())
-        })
-    };
-    let all = each(files, READ_AT_ONCE, read).await?;
-    Ok(all.into_iter().collect())
-}
-
-fn without_coordinate(dimension: &str) -> Error {
-    let dimension = printable::line(dimension);
-    Error::invalid(format!(
-        "not all files have a variable {dimension}({dimension}) of numbers: their order, and what is there already, cannot be known. \
-         Nothing was imported: append to the archive with xarray, in a mount"
-    ))
-}
-
-/// Returns the files in the order of their values, and the names of those that are left out as the
-/// archive has them.
-///
-/// Errors: [`ErrorKind::InvalidInput`] if values are there twice, or missing and that is not
-/// allowed.
-async fn in_order(
-    stored: Option<Coordinate>,
-    files: Vec<Arc<Original>>,
-    values: Vec<Coordinate>,
-    how: Appending,
-) -> Result<(Vec<Arc<Original>>, Vec<String>)> {
-    blocking(move || {
-        let is_there = |values: &Coordinate| how.skip_existing && stored.as_ref().is_some_and(|all| values.is_in(all));
-        let (there, new): (Vec<_>, Vec<_>) = std::iter::zip(files, values).partition(|(_, values)| is_there(values));
-        let skipped = there.into_iter().map(|(original, _)| original.shown.clone()).collect();
-        let (files, values): (Vec<Arc<Original>>, Vec<Coordinate>) = new.into_iter().unzip();
-        let shown = |file: usize| files.get(file).map_or("", |original| original.shown.as_str());
-        let order = coordinate::order(stored.as_ref(), &values)
-            .map_err(|(file, error)| error.context(file.map_or("the archive", shown)))?;
-        let lies_before = |one: &Between| {
-            one.after.is_none() && stored.as_ref().zip(values.get(one.file)).is_some_and(|(all, own)| !own.meets(all))
-        };
-        if let Some(one) = order.overlaps.iter().find(|one| lies_before(one)) {
-            return Err(Error::invalid(format!(
-                "{}: it begins at {}, and the archive ends at {}: nothing was imported; write values before the end \
-                 with xarray, in a mount",
-                shown(one.file),
-                one.first,
-                one.last
-            )));
-        }
-        check_order(&order, &how, shown)?;
-        Ok((order.files.iter().filter_map(|file| files.get(*file).cloned()).collect(), skipped))
-    })
-    .await
-}
-
-/// Fails if values are there twice, or missing and that is not allowed.
-fn check_order<'a>(order: &Order, how: &Appending, shown: impl Fn(usize) -> &'a str) -> Result<()> {
-    let lines = |all: &[Between]| -> String {
-        let line = |one: &Between| {
-            let before = one.after.map_or("the archive", &shown);
-            let text = format!("{} begins at {}, and {before} ends at {}", shown(one.file), one.first, one.last);
-            format!("  {}\n", printable::line(&text))
-        };
-        all.iter().take(NAMED).map(line).collect()
-    };
-    let dimension = printable::line(&how.dimension);
-    if !order.overlaps.is_empty() {
-        let is_of_archive = order.overlaps.iter().any(|one| one.after.is_none());
-        let next = match (is_of_archive, how.skip_existing) {
-            (true, false) => "--skip-existing leaves out files whose values are all in the archive.",
-            (true, true) => {
-                "Only files whose values are all in the archive are left out: remove the values that it has from the \
-                 others."
-            }
-            (false, _) => "Name each file once, and remove the values that another file has.",
-        };
-        let text = format!(
-            "values of {dimension} do not follow those before: nothing was imported\n{}{next}\n",
-            lines(&order.overlaps)
-        );
-        return Err(Error::multi_line(ErrorKind::InvalidInput, &text));
-    }
-    if !order.gaps.is_empty() && !how.allow_gaps {
-        let text = format!(
-            "values of {dimension} are missing: nothing was imported\n{}Name the files between, or add --allow-gaps.\n",
-            lines(&order.gaps)
-        );
-        return Err(Error::multi_line(ErrorKind::InvalidInput, &text));
-    }
-    Ok(())
 }
 
 /// Fails unless the arrays at the positions `fixed` of the first file have the same values in all
@@ -567,7 +384,7 @@ async fn check_fixed(files: &[Arc<Original>], fixed: &[usize], archive: &Archive
     Ok(())
 }
 
-fn named<'a>(plan: &'a Plan, name: &str) -> Option<&'a Array> {
+pub(super) fn named<'a>(plan: &'a Plan, name: &str) -> Option<&'a Array> {
     plan.arrays.iter().find(|array| array.name == name)
 }
 
@@ -582,9 +399,9 @@ async fn check_stored(original: &Arc<Original>, array: &Array, archive: &Archive
     let Some(existing) = archive.existing(&array.name) else { return Ok(()) };
     let like = Arc::new(array.in_chunks_of(&existing.document)?);
     for coords in Places::of_grid(like.comparable_grid()?) {
-        let bound = Bound::new(like.chunk_bytes(), like.is_coded());
+        let bound = Bound::new(like.chunk_bytes(), series::is_coded(&existing.document));
         let stored = stored_chunk(archive.tree, node, &coords, bound).await?;
-        let decoded = |stored: Bytes| series::decoded(&existing.document, &stored, like.chunk_bytes());
+        let decoded = |stored: Bytes| series::decoded(&existing.document, &stored, &like);
         let stored = stored.map(decoded).transpose()?;
         let file = Arc::clone(original);
         let own = Arc::clone(&like);
