@@ -5,6 +5,8 @@
 //! repository exists only once `repo` does. A creation that ended before has left one or both of
 //! the former: the next one takes them, so that no object is replaced.
 
+use bytes::Bytes;
+
 use super::refs::DEFAULT_BRANCH;
 use super::{MAX_REPO_FILE, MAX_SNAPSHOT, check_storage_writable, update};
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
@@ -111,12 +113,16 @@ async fn write_initial(storage: &dyn Storage, draft: SnapshotDraft) -> Result<Sn
     Ok(draft)
 }
 
-/// Writes object `key`, unless there is one: then returns false.
+/// Writes object `key`, unless there is one: then returns false. What a store without conditions
+/// lacks is said when those are checked.
 async fn put_new(storage: &dyn Storage, key: &str, bytes: Vec<u8>) -> Result<bool> {
-    match storage.put(key, bytes.into(), Condition::Absent).await {
-        Err(error) if error.kind() == ErrorKind::Contended => Ok(false),
-        put => put.map(|()| true),
-    }
+    let bytes = Bytes::from(bytes);
+    let put = match storage.put(key, bytes.clone(), Condition::Absent).await {
+        Err(error) if error.kind() == ErrorKind::Contended => return Ok(false),
+        Err(error) if error.kind() == ErrorKind::Unsupported => storage.put(key, bytes, Condition::Always).await,
+        put => put,
+    };
+    put.map(|()| true)
 }
 
 async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
