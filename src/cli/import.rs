@@ -23,6 +23,7 @@ use icechunkfs_store::recognize::{self, Kind};
 use icechunkfs_store::storage::location::{Location, StorePlace};
 use icechunkfs_store::storage::virtuals::permissions::Permissions;
 use icechunkfs_store::storage::{self, Storage, settings::Settings};
+use icechunkfs_tree::mount_facts::MountInfo;
 use icechunkfs_working::transfer::import::{self, ImportMeans, ImportOptions, ImportResult, ImportTarget};
 use icechunkfs_working::transfer::series::Appending;
 use icechunkfs_working::transfer::sources::SourceName;
@@ -272,6 +273,9 @@ async fn target(arguments: &ImportArgs) -> Result<ImportTarget> {
             format!("{}: there is no repository, and a new one does not have a branch `{branch}`", arguments.repo),
         )),
     };
+    if let Some(mount) = open::info_of_mount_around(&arguments.repo) {
+        return Err(in_mount(&arguments.repo, &mount));
+    }
     let permissions = arguments.virtuals.permissions()?;
     let storage = match storage::open(&arguments.repo, &arguments.store).await {
         Err(error) if error.kind() == ErrorKind::NotFound && arguments.dry_run => {
@@ -304,6 +308,18 @@ async fn target(arguments: &ImportArgs) -> Result<ImportTarget> {
         },
         Err(error) => Err(error),
     }
+}
+
+/// Returns the error for the path `place` in a mount. A branch of its own can be looked at, and
+/// deleted; among uncommitted changes of the user, a failed import could not be taken back.
+fn in_mount(place: &str, mount: &MountInfo) -> Error {
+    let repository = shell::quote(&mount.repository);
+    Error::invalid(format!(
+        "{} is inside the mount {}, and an import is a commit. To look at it first: `icechunkfs branch {repository} create look`, \
+         import into {repository} with --branch look and --path, mount --branch look, and merge or delete that branch",
+        printable::line(place),
+        printable::line(&mount.mountpoint)
+    ))
 }
 
 /// Returns the failure that prevented the commit, if any.

@@ -113,14 +113,24 @@ pub fn check_new_place(repo: &str) -> Result<()> {
     let Location { place: StorePlace::Local(path), shown } = Location::parse(repo)? else { return Ok(()) };
     // Where a file system of another user is on the way, the place is refused anyway.
     let Ok(place) = trust::place_of(&path) else { return Ok(()) };
-    let existing = place.ancestors().find(|one| one.symlink_metadata().is_ok());
-    match existing.and_then(OpenMount::containing) {
+    match mount_around(&place) {
         None => recognize::refuse_inside(shown, &place, ErrorKind::AlreadyExists),
         Some(mount) => Err(Error::invalid(format!(
             "{shown} is inside the mount {}: name a directory elsewhere",
             mount.mount().mountpoint.display()
         ))),
     }
+}
+
+/// Opens the mount of this user that `place`, which need not exist, would be in.
+fn mount_around(place: &Path) -> Option<OpenMount> {
+    place.ancestors().find(|one| one.symlink_metadata().is_ok()).and_then(OpenMount::containing)
+}
+
+/// Returns what the mount of this user says of itself that the path `repo` is in, or would be.
+pub fn info_of_mount_around(repo: &str) -> Option<MountInfo> {
+    let Ok(Location { place: StorePlace::Local(path), .. }) = Location::parse(repo) else { return None };
+    mount_around(&trust::place_of(&path).ok()?)?.info().ok()
 }
 
 async fn at(repo: &str, settings: &Settings) -> Result<Repository> {

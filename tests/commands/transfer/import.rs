@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::trees::{command, json, one_array, random, repository, write};
 use crate::common::random::Random;
 use crate::common::writing::{GROUP, Reference, array};
-use crate::common::{Files, FixtureSet, program, read_files};
+use crate::common::{Files, FixtureSet, Mount, program, read_files};
 
 /// Imports random trees, one over the other, and reads them with the reference.
 #[test]
@@ -267,6 +267,26 @@ fn import_commits_to_version_1_and_to_other_branches() {
     let mut expected = before;
     expected.extend(files.into_iter().map(|(key, bytes)| (format!("imported/{key}"), bytes)));
     assert_eq!(Reference::open(&repo).keys(), expected);
+}
+
+#[test]
+fn no_document_or_mount_is_the_place_of_an_import() {
+    let place = tempfile::tempdir().unwrap();
+    let [repo, source] = ["repo", "source"].map(|name| place.path().join(name));
+    write(&source, &random(&mut Random::new(22)));
+    command(&[&"import", &source, &repo]).success();
+    let before = Reference::open(&repo).keys();
+    for path in ["zarr.json", "a/zarr.json", "a/../b", "__reserved"] {
+        let refused = command(&[&"import", &source, &repo, &"--path", &path]).failure();
+        assert!(refused.contains("no group or array can be called"), "{refused}");
+    }
+    assert_eq!(Reference::open(&repo).keys(), before);
+    let mount = Mount::new(&repo, &[]);
+    for word in [mount.path().to_owned(), mount.path().join("new/raw")] {
+        let refused = command(&[&"import", &source, &word]).failure();
+        assert!(refused.contains("an import is a commit") && refused.contains("branch look"), "{refused}");
+    }
+    assert!(!mount.path().join("new").exists());
 }
 
 /// Ended at any moment, an import is complete or has changed nothing.

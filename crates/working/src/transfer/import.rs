@@ -211,8 +211,7 @@ pub async fn import(
     counters: &Arc<Counters>,
     progress: &CommitProgress,
 ) -> Result<ImportResult> {
-    let path: Vec<&str> = options.path.split('/').filter(|name| !name.is_empty()).collect();
-    let options = &ImportOptions { path: path.join("/"), ..options.clone() };
+    let options = &ImportOptions { path: checked_path(&options.path)?, ..options.clone() };
     let is_elsewhere = names.iter().any(|name| name.allowed().is_some());
     let Began { tree, containers } =
         Began::at(&target, &means, is_elsewhere || options.virtual_rules.is_some()).await?;
@@ -289,6 +288,21 @@ pub async fn import(
         }
     }
     Ok(out)
+}
+
+/// Returns the path of a group or an array without needless slashes.
+///
+/// Errors: [`icechunkfs_base::error::ErrorKind::InvalidInput`] if none can have it: a document in
+/// its place would be gone.
+fn checked_path(path: &str) -> Result<String> {
+    let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+    match names.iter().find_map(|name| Some((name, planned::refused_name(name)?))) {
+        Some((name, why)) => {
+            let name = printable::line(name);
+            Err(Error::invalid(format!("--path: no group or array can be called {name}: {why}")))
+        }
+        None => Ok(names.join("/")),
+    }
 }
 
 fn default_message(names: &[SourceName]) -> String {
