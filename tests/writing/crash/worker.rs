@@ -71,8 +71,9 @@ impl Worker {
             match done {
                 Ok(()) => self.operations += 1,
                 Err(error) if is_death(&error) => return,
-                // The write was in progress in the page cache.
-                Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_dead() => return,
+                // The write was in progress in the page cache; or, of a ring, the kernel was
+                // putting the request into the memory of a process that was being killed.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EIO | libc::EINTR)) && self.is_dead() => return,
                 Err(error) => {
                     let told = std::fs::read_to_string(self.root.join(".icechunk/errors")).unwrap_or_default();
                     panic!("an error that is no death, {}: {error}; the mount says {told}", self.doing())
