@@ -153,7 +153,7 @@ pub fn is_coded(document: &Map<String, Value>) -> bool {
 /// Returns the elements of `chunk`, one of an array with the `zarr.json` `document`, in the byte
 /// order of `array`, whose chunks have as many elements.
 ///
-/// Errors: [`ErrorKind::Corrupt`] if it is not such a chunk.
+/// Errors: [`icechunkfs_base::error::ErrorKind::Corrupt`] if it is not such a chunk.
 pub fn decoded(document: &Map<String, Value>, chunk: &[u8], array: &Array) -> Result<Vec<u8>> {
     let (order, codecs) = codecs(document).ok_or_else(|| Error::invalid("chunks that cannot be decoded here"))?;
     let mut elements = codec::decode(codecs.into_iter(), chunk.to_vec(), array.chunk_bytes())?;
