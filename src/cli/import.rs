@@ -25,7 +25,7 @@ use icechunkfs_store::storage::virtuals::permissions::Permissions;
 use icechunkfs_store::storage::{self, Storage, settings::Settings};
 use icechunkfs_tree::mount_facts::MountInfo;
 use icechunkfs_working::transfer::import::{self, ImportMeans, ImportOptions, ImportResult, ImportTarget};
-use icechunkfs_working::transfer::series::Appending;
+use icechunkfs_working::transfer::order::Appending;
 use icechunkfs_working::transfer::sources::SourceName;
 use icechunkfs_working::transfer::virtual_refs::VirtualRules;
 use icechunkfs_working::transfer::{Counters, SkippedPath};

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use super::planned::{Original, node_at};
-use super::series::named;
+use super::planned::{Original, named, node_at};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
 use icechunkfs_ingest::coordinate::Coordinate;

@@ -16,11 +16,12 @@ use tokio::runtime::Handle;
 
 use super::containers::MissingContainers;
 use super::destination::is_marker;
+use super::order::Appending;
 use super::planned::{LeftOut, Opener};
 use super::references::References;
 use super::repositories::refuse_repository;
 use super::scan::Scanned;
-use super::series::{self, Appended, Appending};
+use super::series::{self, Appended};
 use super::sources::{ImportSource, SourceName};
 use super::virtual_refs::{VirtualPlaces, VirtualRules};
 use super::{Counters, MAX_LISTED, SkippedPath, known, planned, scan, version_2};

@@ -4,12 +4,24 @@
 use std::sync::Arc;
 
 use super::NAMED;
-use super::planned::{Original, each};
-use super::series::{Appending, READ_AT_ONCE};
+use super::planned::{Original, READ_AT_ONCE, each};
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::printable;
 use icechunkfs_ingest::coordinate::{self, Between, Coordinate, Order};
+
+/// Rules for files that follow each other.
+#[derive(Clone, Debug, Default)]
+pub struct Appending {
+    /// Dimension along which they do.
+    pub dimension: String,
+    /// Append also where values of the coordinate are missing.
+    pub allow_gaps: bool,
+    /// Leave out files whose values of the coordinate the archive has.
+    pub skip_existing: bool,
+    /// Convert other types, packing and units of time into those of the archive.
+    pub reencode: bool,
+}
 
 /// Returns the coordinate of each file; none if any has none.
 pub(super) async fn coordinates_of(files: &[Arc<Original>], dimension: &str) -> Result<Option<Vec<Coordinate>>> {

@@ -29,6 +29,9 @@ use icechunkfs_store::storage::virtuals::VirtualChunks;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{MAX_NAME, NodeIndex, ZARR_JSON};
 
+/// Files that are read at the same time: each waits for its store.
+pub(super) const READ_AT_ONCE: usize = 8;
+
 /// Bytes that a chunk takes until it is stored: in the tree that it is laid out as, and in the
 /// change set.
 const CHUNK_COST: u64 = 1 << 10;
@@ -303,6 +306,11 @@ pub(super) fn add_array(
 /// tree as it was found, as it is laid out, and in the change set.
 pub(super) fn cost_of(chunk: Option<&ChunkPayload>) -> u64 {
     CHUNK_COST + chunk.map_or(0, |chunk| 3 * chunk.held())
+}
+
+/// Returns the array of the plan with that name.
+pub(super) fn named<'a>(plan: &'a Plan, name: &str) -> Option<&'a Array> {
+    plan.arrays.iter().find(|array| array.name == name)
 }
 
 /// Returns the node at `path` of `tree`, names with slashes between; none if there is none.

@@ -15,8 +15,8 @@ use tokio::runtime::Handle;
 use super::archive::{Archive, Bound, stored_chunk};
 use super::first_lines;
 use super::opened::raise_file_limit;
-use super::order::{coordinates_of, in_order, without_coordinate};
-use super::planned::{self, LeftOut, Opener, Original, Places, append_range, each};
+use super::order::{Appending, coordinates_of, in_order, without_coordinate};
+use super::planned::{self, LeftOut, Opener, Original, Places, READ_AT_ONCE, append_range, each, named};
 use super::scan::{GROUP_IN_PLACE, Scanned, ScannedFile, is_group};
 use super::sources::ImportSource;
 use icechunkfs_base::blocking::blocking;
@@ -37,22 +37,6 @@ use icechunkfs_repo::commit::conflict::Conflict;
 use icechunkfs_repo::commit::request::CommitHost;
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::{NodeIndex, ZARR_JSON};
-
-/// Rules for files that follow each other.
-#[derive(Clone, Debug, Default)]
-pub struct Appending {
-    /// Dimension along which they do.
-    pub dimension: String,
-    /// Append also where values of the coordinate are missing.
-    pub allow_gaps: bool,
-    /// Leave out files whose values of the coordinate the archive has.
-    pub skip_existing: bool,
-    /// Convert other types, packing and units of time into those of the archive.
-    pub reencode: bool,
-}
-
-/// Files that are read at the same time: each waits for its store.
-pub(super) const READ_AT_ONCE: usize = 8;
 
 /// Files that are appended.
 #[derive(Debug)]
@@ -382,10 +366,6 @@ async fn check_fixed(files: &[Arc<Original>], fixed: &[usize], archive: &Archive
         }
     }
     Ok(())
-}
-
-pub(super) fn named<'a>(plan: &'a Plan, name: &str) -> Option<&'a Array> {
-    plan.arrays.iter().find(|array| array.name == name)
 }
 
 fn differs(file: &str, name: &str, other: &str) -> Error {
