@@ -21,7 +21,7 @@ use super::scan::{GROUP_IN_PLACE, Scanned, ScannedFile, is_group};
 use super::sources::ImportSource;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
-use icechunkfs_base::memory::Meter;
+use icechunkfs_base::memory::{self, Meter};
 use icechunkfs_base::size::counted;
 use icechunkfs_format::format::chunk_payload::ChunkPayload;
 use icechunkfs_format::format::ids::{NodeId, ObjectId};
@@ -172,6 +172,7 @@ pub(super) async fn lay_out(
     jobs: usize,
 ) -> Result<Appended> {
     raise_file_limit();
+    make_room(files.len() as u64);
     if files.is_empty() {
         return Err(Error::invalid("there is no file to append"));
     }
@@ -214,6 +215,18 @@ pub(super) async fn lay_out(
     let files = Arc::new(Files { originals, tree: Arc::clone(tree), runtime: Handle::current() });
     let scanned = over(&archive, scanned, &files, found).await?;
     Ok(Appended { scanned, host, left_out, skipped })
+}
+
+/// Lets the plans of so many files be held at the same time, in at most half of the memory, unless
+/// the user has set a bound.
+fn make_room(files: u64) {
+    /// Bytes that the plan of a file with some hundred variables is counted as: 350 KiB for a
+    /// hundred with two attributes each.
+    const PLAN: u64 = 1 << 20;
+    if memory::explicit_bound().is_none() {
+        let half = memory::available_memory().unwrap_or_default() / 2;
+        memory::raise_default_bound(memory::default_memory().saturating_add(files.saturating_mul(PLAN)).min(half));
+    }
 }
 
 /// Returns the files, which nobody else has yet, with their arrays in the form of those of the
