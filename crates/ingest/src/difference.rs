@@ -57,7 +57,7 @@ pub(crate) fn note_attributes(
     }
 }
 
-pub(crate) fn shape(document: &Map<String, Value>) -> Option<Vec<u64>> {
+fn shape(document: &Map<String, Value>) -> Option<Vec<u64>> {
     document.get("shape")?.as_array()?.iter().map(Value::as_u64).collect()
 }
 

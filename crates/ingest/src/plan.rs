@@ -144,13 +144,13 @@ impl Array {
 
     /// Returns the bytes of memory that reading elements of one chunk takes, besides their own.
     pub(crate) fn workspace_of_elements(&self) -> u64 {
-        match &self.data {
+        let data = match &self.data {
+            ArrayData::Recoded(recoded) => &recoded.data,
+            data => data,
+        };
+        match data {
             // As the filters have it, and what each of them makes of it.
             ArrayData::Stored(stored) => stored.chunk_bytes().saturating_mul(4),
-            ArrayData::Recoded(recoded) => match &recoded.data {
-                ArrayData::Stored(stored) => stored.chunk_bytes().saturating_mul(4),
-                _ => 0,
-            },
             _ => self.chunk_bytes().saturating_mul(2),
         }
     }

@@ -65,9 +65,8 @@ pub fn fit(plan: &mut Plan, archive: &[Existing], dimension: &str, shown: &str) 
 /// Returns the forms that arrays of `plan` are given, by their names.
 fn forms_of(plan: &Plan, archive: &[Existing], dimension: &str, shown: &str) -> Result<HashMap<String, Form>> {
     let empty = Attributes::new();
-    let there = archive.iter().map(|one| (one.name.as_str(), attributes_of(&one.document).unwrap_or(&empty)));
-    let here = plan.arrays.iter().map(|array| (array.name.as_str(), &array.attributes));
-    let [here_of, there_of] = [parents(here), parents(there)];
+    let here_of = parents(plan.arrays.iter().map(|array| &array.attributes));
+    let there_of = parents(archive.iter().filter_map(|one| attributes_of(&one.document)));
     let existing: HashMap<&str, &Existing> = archive.iter().map(|one| (one.name.as_str(), one)).collect();
     let mut forms = HashMap::new();
     for array in plan.arrays.iter().filter(|array| axis_of(array, dimension).is_some()) {
@@ -95,9 +94,9 @@ fn forms_of(plan: &Plan, archive: &[Existing], dimension: &str, shown: &str) -> 
 
 /// Returns the attributes of the array that each array of bounds belongs to, by its name; none if
 /// it belongs to several that are times in other units.
-fn parents<'a>(arrays: impl Iterator<Item = (&'a str, &'a Attributes)>) -> HashMap<&'a str, Option<&'a Attributes>> {
+fn parents<'a>(arrays: impl Iterator<Item = &'a Attributes>) -> HashMap<&'a str, Option<&'a Attributes>> {
     let mut parents: HashMap<&str, Option<&Attributes>> = HashMap::new();
-    for (_, attributes) in arrays {
+    for attributes in arrays {
         for name in bounds_of(attributes) {
             let parent = parents.entry(name).or_insert(Some(attributes));
             *parent = parent.filter(|parent| TIME.iter().all(|name| parent.get(*name) == attributes.get(*name)));
@@ -221,10 +220,7 @@ impl Form {
 /// Returns the bytes of an element with the `fill_value` of a `zarr.json`.
 fn fill(value: &Value, element: Element, order: ByteOrder) -> Option<Vec<u8>> {
     let number = match value {
-        Value::String(text) => match text.strip_prefix("0x") {
-            Some(_) => return None,
-            None => Numeric::Float(named(text)?),
-        },
+        Value::String(text) => Numeric::Float(named(text)?),
         value => exact(value)?,
     };
     let mut bytes = Vec::new();

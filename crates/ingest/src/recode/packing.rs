@@ -46,7 +46,10 @@ impl Packing {
                 return None;
             }
             for value in all {
-                marks.push(mark(value, name == FILL_VALUE).filter(|mark| is_exact(*mark, element))?);
+                // Of one that no element has, programs disagree about what it marks.
+                let found = mark(value, name == FILL_VALUE)?;
+                element.stored(found)?;
+                marks.push(found);
             }
         }
         element.is_number().then_some(Packing { element, order, linear, marks })
@@ -190,15 +193,6 @@ fn mark(value: &Value, is_fill_value: bool) -> Option<Numeric> {
             }
         },
         _ => None,
-    }
-}
-
-/// Returns true if `mark` can be an element of that type: of others, programs disagree about what
-/// they mark.
-fn is_exact(mark: Numeric, element: Element) -> bool {
-    match mark {
-        Numeric::Float(mark) if element == Element::Float32 => mark.is_nan() || f64::from(mark as f32) == mark,
-        mark => element.append_near(mark, &mut Vec::new()).is_some(),
     }
 }
 

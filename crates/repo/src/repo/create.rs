@@ -90,10 +90,9 @@ fn refuse(storage: &dyn Storage, verb: &str, occupant: Option<String>) -> Result
 }
 
 /// Writes the first snapshot and its empty log, or takes what is there. Returns the snapshot.
-async fn write_initial(storage: &dyn Storage, draft: SnapshotDraft) -> Result<SnapshotDraft> {
+async fn write_initial(storage: &dyn Storage, mut draft: SnapshotDraft) -> Result<SnapshotDraft> {
     let [snapshot, log] = [snapshot_key(draft.id), log_key(draft.id)];
     let foreign = |key: &str| refuse(storage, "created in", Some(key.to_owned()));
-    let mut draft = draft;
     if !put_new(storage, &snapshot, draft.encode()?).await? {
         let found = Snapshot::decode(&storage.get(&snapshot, MAX_REPO_FILE).await?, MAX_SNAPSHOT);
         let found = found.context(|| snapshot.clone())?;

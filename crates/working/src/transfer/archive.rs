@@ -9,7 +9,7 @@ use super::planned::{Original, named, node_at};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_base::memory::Meter;
 use icechunkfs_ingest::coordinate::Coordinate;
-use icechunkfs_ingest::plan::Plan;
+use icechunkfs_ingest::plan::{Array, Plan};
 use icechunkfs_ingest::series::{self, Existing, Growing};
 use icechunkfs_tree::tree::Tree;
 use icechunkfs_tree::tree::nodes::NodeIndex;
@@ -70,9 +70,8 @@ impl<'a> Archive<'a> {
         meter.count(bytes_of_all.saturating_add(array.chunk_bytes()))?;
         let mut bytes = Vec::new();
         for chunk in 0..*chunks {
-            let bound = Bound::new(array.chunk_bytes(), series::is_coded(&existing.document));
-            match stored_chunk(self.tree, node, &[chunk], bound).await? {
-                Some(stored) => bytes.append(&mut series::decoded(&existing.document, &stored, &array)?),
+            match self.elements(node, existing, &array, &[chunk]).await? {
+                Some(mut elements) => bytes.append(&mut elements),
                 None => {
                     return Err(Error::invalid(format!("{dimension}: the archive does not have chunk {chunk} of it")));
                 }
@@ -84,6 +83,20 @@ impl<'a> Archive<'a> {
             return Err(Error::corrupt(format!("{dimension}: its chunks are shorter than the array")));
         }
         Coordinate::of_bytes(plan, dimension, &bytes)
+    }
+
+    /// Reads the elements of a chunk of the array `node`, in the byte order of `array`, which has
+    /// the same chunks; none if it is not stored.
+    pub(super) async fn elements(
+        &self,
+        node: NodeIndex,
+        existing: &Existing,
+        array: &Array,
+        coords: &[u32],
+    ) -> Result<Option<Vec<u8>>> {
+        let bound = Bound::new(array.chunk_bytes(), series::is_coded(&existing.document));
+        let stored = stored_chunk(self.tree, node, coords, bound).await?;
+        stored.map(|stored| series::decoded(&existing.document, &stored, array)).transpose()
     }
 
     pub(super) fn existing(&self, name: &str) -> Option<&Existing> {
@@ -104,7 +117,7 @@ impl Bound {
         Bound::new(array.chunk_bytes(), array.is_coded())
     }
 
-    pub(super) fn new(bytes: u64, is_coded: bool) -> Self {
+    fn new(bytes: u64, is_coded: bool) -> Self {
         /// Bytes that a codec may add, besides a part of the length.
         const MORE: u64 = 1 << 10;
         let longer = bytes.saturating_add(bytes / 8).saturating_add(MORE);

@@ -9,7 +9,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use tokio::runtime::Handle;
 
 use super::archive::{Archive, Bound, stored_chunk};
@@ -392,10 +391,7 @@ async fn check_stored(original: &Arc<Original>, array: &Array, archive: &Archive
     let Some(existing) = archive.existing(&array.name) else { return Ok(()) };
     let like = Arc::new(array.in_chunks_of(&existing.document)?);
     for coords in Places::of_grid(like.comparable_grid()?) {
-        let bound = Bound::new(like.chunk_bytes(), series::is_coded(&existing.document));
-        let stored = stored_chunk(archive.tree, node, &coords, bound).await?;
-        let decoded = |stored: Bytes| series::decoded(&existing.document, &stored, &like);
-        let stored = stored.map(decoded).transpose()?;
+        let stored = archive.elements(node, existing, &like, &coords).await?;
         let file = Arc::clone(original);
         let own = Arc::clone(&like);
         let is_same = blocking(move || {
