@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::export::listed;
+use super::output::write_json;
 use super::progress::State;
 use super::sync_args::notes;
 use super::values::choice;
@@ -25,6 +26,7 @@ use icechunkfs_store::storage::virtuals::permissions::Permissions;
 use icechunkfs_store::storage::{self, Storage, settings::Settings};
 use icechunkfs_tree::mount_facts::MountInfo;
 use icechunkfs_working::transfer::import::{self, ImportMeans, ImportOptions, ImportResult, ImportTarget};
+use icechunkfs_working::transfer::in_parts::import_in_parts;
 use icechunkfs_working::transfer::order::Appending;
 use icechunkfs_working::transfer::sources::SourceName;
 use icechunkfs_working::transfer::virtual_refs::VirtualRules;
@@ -63,6 +65,10 @@ pub(crate) struct ImportArgs {
     /// refuses the import.
     #[arg(long, requires = "append_dim")]
     reencode: bool,
+    /// Commit after each N files, in their order. The files are looked at together first: one that
+    /// does not fit refuses them all [default: one commit].
+    #[arg(long, value_name = "N", requires = "append_dim", value_parser = clap::value_parser!(u32).range(1..))]
+    commit_each: Option<u32>,
     /// Leave the chunks of NetCDF and HDF5 files where they are, as virtual chunks, and copy only
     /// the rest. The files must stay as they are.
     #[arg(long = "virtual")]
@@ -100,13 +106,17 @@ pub(crate) struct ImportArgs {
     /// Pack chunks smaller than this into objects of some MiB.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pack_below: u64,
-    /// Print {"snapshot", "created_repository", "rebased_over", "nodes_created", "nodes_updated",
-    /// "nodes_deleted", "chunks_written", "bytes_written", "chunks_virtual", "bytes_virtual",
-    /// "allow_virtual": [PREFIX], "chunks_deleted", "chunks_unchanged", "untracked": [PATH],
-    /// "untracked_count", "skipped": [FILE], "skipped_count", "left_out": [{"path", "why"}],
-    /// "left_out_count", "warnings": [{"path", "why"}], "warnings_count", "faults": [{"path",
-    /// "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if nothing was committed,
-    /// lists have at most 1000 entries, and left_out is of NetCDF, HDF5 and Zarr 2.
+    /// Also write to FILE what --json prints: what was left out, and why.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Print {"snapshot", "commits", "created_repository", "rebased_over", "nodes_created",
+    /// "nodes_updated", "nodes_deleted", "chunks_written", "bytes_written", "chunks_virtual",
+    /// "bytes_virtual", "allow_virtual": [PREFIX], "chunks_deleted", "chunks_unchanged",
+    /// "untracked": [PATH], "untracked_count", "skipped": [FILE], "skipped_count", "left_out":
+    /// [{"path", "why"}], "left_out_count", "warnings": [{"path", "why"}], "warnings_count",
+    /// "faults": [{"path", "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if
+    /// nothing was committed, lists have at most 1000 entries, and left_out is of NetCDF, HDF5 and
+    /// Zarr 2.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -117,25 +127,7 @@ pub(crate) struct ImportArgs {
 
 /// Imports a directory or a file.
 pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
-    let options = ImportOptions {
-        path: arguments.path.trim_matches('/').to_owned(),
-        message: arguments.message.clone(),
-        metadata: replace_commits::metadata(&arguments.metadata)?,
-        on_conflict: arguments.on_conflict.unwrap_or_default(),
-        delete: arguments.delete,
-        whole: arguments.whole,
-        dry_run: arguments.dry_run,
-        jobs: arguments.jobs.into(),
-        appending: arguments.append_dim.clone().map(|dimension| Appending {
-            dimension,
-            allow_gaps: arguments.allow_gaps,
-            skip_existing: arguments.skip_existing,
-            reencode: arguments.reencode,
-        }),
-        virtual_rules: arguments
-            .are_virtual
-            .then_some(VirtualRules { copy_below: arguments.copy_below, set_container: arguments.set_container }),
-    };
+    let options = options(arguments)?;
     let limits = open::MemoryLimits::default();
     let engine_options =
         EngineOptions { pack_below: arguments.pack_below, memory: limits.uploads(), ..EngineOptions::default() };
@@ -167,7 +159,6 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
     let new = NewDirectories::of(&arguments.repo);
     let imported = progress::watched(state, || {
         open::run(async {
-            let target = target(arguments).await?;
             let budget = |fixed| limits.budget(fixed);
             let apart = plan_file::reader();
             let means = ImportMeans {
@@ -178,20 +169,51 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
                 named: &named,
                 settings: &arguments.store,
             };
-            import::import(&names, target, &options, means, &counters, &progress).await
+            let Some(most) = arguments.commit_each.filter(|_| !arguments.dry_run) else {
+                let target = target(arguments).await?;
+                return Ok((import::import(&names, target, &options, means, &counters, &progress).await?, None));
+            };
+            let most = usize::try_from(most).unwrap_or(usize::MAX);
+            let again = async || target(arguments).await;
+            import_in_parts(&names, most, again, &options, means, &counters, &progress).await
         })
     });
-    if imported.as_ref().map_or(true, |imported| failure(imported).is_some()) {
+    if imported.as_ref().map_or(true, |(imported, _)| failure(imported).is_some()) {
         new.remove_empty();
     }
-    let imported = imported?;
-    let failure = failure(&imported);
+    let (imported, error) = imported?;
+    let failure = error.or_else(|| failure(&imported));
+    if let Some(path) = &arguments.report {
+        write_json(&imported, path)?;
+    }
     if arguments.json {
         print_json(&imported)?;
-    } else if failure.is_none() {
+    } else if failure.is_none() || imported.commits > 0 {
         print(&to_text(&imported, arguments))?;
     }
     failure.map_or(Ok(()), Err)
+}
+
+fn options(arguments: &ImportArgs) -> Result<ImportOptions> {
+    Ok(ImportOptions {
+        path: arguments.path.trim_matches('/').to_owned(),
+        message: arguments.message.clone(),
+        metadata: replace_commits::metadata(&arguments.metadata)?,
+        on_conflict: arguments.on_conflict.unwrap_or_default(),
+        delete: arguments.delete,
+        whole: arguments.whole,
+        dry_run: arguments.dry_run,
+        jobs: arguments.jobs.into(),
+        appending: arguments.append_dim.clone().map(|dimension| Appending {
+            dimension,
+            allow_gaps: arguments.allow_gaps,
+            skip_existing: arguments.skip_existing,
+            reencode: arguments.reencode,
+        }),
+        virtual_rules: arguments
+            .are_virtual
+            .then_some(VirtualRules { copy_below: arguments.copy_below, set_container: arguments.set_container }),
+    })
 }
 
 /// Fails if what is to be imported is not a directory of Zarr files, as far as a look tells.
@@ -361,6 +383,9 @@ fn to_text(imported: &ImportResult, arguments: &ImportArgs) -> String {
         (None, true) => "would commit".to_owned(),
         (None, false) => "nothing to commit".to_owned(),
     };
+    if imported.commits > 1 {
+        text += &format!(", the last of {} commits", imported.commits);
+    }
     text += &format!(": {nodes_created} new groups and arrays, {nodes_updated} changed");
     if *nodes_deleted > 0 {
         text += &format!(", {nodes_deleted} deleted");

@@ -1,8 +1,7 @@
 //! `icechunkfs log`: prints or draws the history of a snapshot.
 
 use std::collections::{HashMap, HashSet};
-use std::io::{IsTerminal, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ColorChoice};
@@ -11,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::graph::terminal::TerminalStyle;
 use super::mount_options::parse_root;
-use super::output::{Lines, print_json_list, print_raw};
+use super::output::{Lines, print_json_list, print_raw, write_file};
 use super::repo_args::{RefArgs, RepoArgs};
 use super::{graph, open};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
@@ -316,19 +315,7 @@ fn terminal_style(color: ColorChoice) -> TerminalStyle {
     }
 }
 
-/// Writes a picture to standard output, or atomically to the file `path`.
+/// Writes a picture to standard output, or to the file `path`.
 fn write_picture(picture: &str, path: Option<&Path>) -> Result<()> {
-    let Some(path) = path else { return print_raw(picture.as_bytes()) };
-    let failed = |e| Error::io(path.display(), e);
-    // A device or a pipe is written to directly.
-    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        return std::fs::write(path, picture).map_err(failed);
-    }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let permissions = std::fs::Permissions::from_mode(0o666);
-    let made = tempfile::Builder::new().permissions(permissions).tempfile_in(folder);
-    let mut file = made.map_err(failed)?;
-    file.write_all(picture.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
-    std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+    path.map_or_else(|| print_raw(picture.as_bytes()), |path| write_file(picture.as_bytes(), path))
 }

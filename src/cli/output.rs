@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Stdout, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer as _};
@@ -50,6 +52,29 @@ fn failed(error: io::Error) -> Error {
 pub(super) fn print_raw(bytes: &[u8]) -> Result<()> {
     let mut out = Out::new();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(failed)
+}
+
+/// Writes bytes to the file `path`: either all of them are there, or what was there before.
+pub(super) fn write_file(bytes: &[u8], path: &Path) -> Result<()> {
+    let failed = |e| Error::io(path.display(), e);
+    // A device or a pipe is written to directly.
+    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        return std::fs::write(path, bytes).map_err(failed);
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let permissions = std::fs::Permissions::from_mode(0o666);
+    let made = tempfile::Builder::new().permissions(permissions).tempfile_in(folder);
+    let mut file = made.map_err(failed)?;
+    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+}
+
+/// Writes `value` as JSON to the file `path`.
+pub(super) fn write_json(value: &impl Serialize, path: &Path) -> Result<()> {
+    let mut bytes = serde_json::to_vec_pretty(value).map_err(unwritable)?;
+    bytes.push(b'\n');
+    write_file(&bytes, path)
 }
 
 /// Prints a command's result as text, escaped for a terminal: see [`printable`]. Values in it that

@@ -115,7 +115,7 @@ DEFECTS = ["scale", "units", "missing", "extra", "type", "size", "fixed", "overl
 
 def member(file, random, shape, place, defect):
     """Writes one file of a collection, `place` of which is the time of its first record."""
-    form, kinds, unlimited, sizes, packed, float_time, options = shape
+    form, kinds, unlimited, sizes, packed, float_time, options, texts = shape
     if options.get("zlib"):
         # What the writer's level was says nothing of the values.
         options = options | {"complevel": int(random.integers(1, 9)), "shuffle": options["shuffle"] != (defect == "codecs")}
@@ -151,6 +151,11 @@ def member(file, random, shape, place, defect):
                 variable.scale_factor = 0.25 if defect == "scale" else 0.5
                 variable.add_offset = 10.0
             variable[...] = random.integers(-100, 100, variable.shape).astype(kind)
+        if texts and form == "NETCDF4":
+            # Some are longer than all of the other files.
+            words = ["", "grüße", "x" * int(random.integers(1, 300))]
+            made.createVariable("note", str, ["time"])[:] = random.choice(np.array(words, object), count)
+            made.createVariable("place", str, list(sizes)[:1])[:] = np.array([f"at {n}" + "!" * (defect == "fixed") for n in range(list(sizes.values())[0])], object)
         if defect == "extra":
             made.createVariable("extra", "i2", ["time"])[:] = 1
     return count
@@ -176,7 +181,7 @@ def collection(directory, seed):
                 options["rows"] = int(random.integers(1, 4))
             if options["zlib"] and not defect and random.random() < 0.5:
                 kinds[0], defect, bad = "i4", "codecs", int(random.integers(1, number))
-    shape = (form, kinds, unlimited, sizes, packed, float_time, options)
+    shape = (form, kinds, unlimited, sizes, packed, float_time, options, seed % 2)
     if defect == "scale":
         kinds[packed] = "i2"
     if defect == "type":
@@ -236,13 +241,13 @@ def same(one, other):
     one, other = np.asarray(one), np.asarray(other)
     if one.shape != other.shape:
         return False
-    if one.dtype.kind in "SUO" or other.dtype.kind in "SUO":
+    if one.dtype.kind in "SUOT" or other.dtype.kind in "SUOT":
         text = lambda value: value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
         return [text(value) for value in one.ravel().tolist()] == [text(value) for value in other.ravel().tolist()]
     if one.dtype.kind == "f" and other.dtype.kind == "f" and one.dtype.itemsize != other.dtype.itemsize:
         # JSON does not say that a scale factor was a float32.
         return np.allclose(one.astype("f8"), other.astype("f8"), rtol=1e-6, atol=0, equal_nan=True)
-    return one.dtype.newbyteorder("=") == other.dtype.newbyteorder("=") and np.array_equal(one, other, equal_nan=one.dtype.kind in "fmM")
+    return one.dtype.newbyteorder("=") == other.dtype.newbyteorder("=") and np.array_equal(one, other, equal_nan=one.dtype.kind in "fcmM")
 
 
 def marked_text(original, name):

@@ -178,8 +178,14 @@ fn files_along_time_are_what_numpy_puts_together_or_are_refused() {
             }
         }
         if !rest.is_empty() {
-            import(rest.clone(), &["--allow-gaps"]).success();
-            assert_eq!(history(), 3, "seed {seed}");
+            // Sometimes with a commit for each file.
+            let each: &[&str] = if seed % 4 < 2 { &["--commit-each", "1"] } else { &[] };
+            let report = directory.path().join("report.json");
+            let words = [&["--allow-gaps", "--report", report.to_str().unwrap()], each].concat();
+            let done = import(rest.clone(), &words).json();
+            assert_eq!(done, serde_json::from_slice::<serde_json::Value>(&fs::read(report).unwrap()).unwrap());
+            assert_eq!(history(), if each.is_empty() { 3 } else { 2 + rest.len() }, "seed {seed}");
+            assert_eq!(done["commits"], history() - 2, "seed {seed}");
             expected.extend(&rest);
         }
         let before = history();
@@ -240,6 +246,36 @@ fn an_array_takes_the_place_of_no_group() {
     let why = archive.append(&file, &["--path", "g"]).failure();
     assert!(why.contains("time: the branch has a group here"), "{why}");
     assert_eq!(archive.history(), before + 1);
+}
+
+/// Files are looked at together before the first commit, with the steps of all of them.
+#[test]
+fn files_may_be_committed_one_after_another() {
+    let archive = Archive::new();
+    let repo = archive.repo.with_file_name("single");
+    let files: Vec<_> =
+        [0, 1, 4, 7, 10].map(|at| archive.file(&format!("{at}.nc"), 1, "time one", at)).into_iter().collect();
+    let import = |files: &[&std::path::PathBuf], options: &[&str]| {
+        let mut words: Vec<&str> = vec!["import"];
+        words.extend(files.iter().rev().map(|file| file.to_str().unwrap()));
+        words.extend([repo.to_str().unwrap(), "--append-dim", "time", "--commit-each", "2"]);
+        icechunkfs([&words[..], options].concat())
+    };
+    let history = || run_on(&repo, &["log", "--json"]).json().as_array().unwrap().len();
+    import(&[&files[0]], &[]).success();
+    // Of the first two, one is behind a gap. Of all, none is.
+    let next: Vec<_> = files.iter().skip(1).collect();
+    import(&next[..2], &[]).failure();
+    for bad in [archive.file("other.nc", 1, "time two", 13), archive.file("far.nc", 1, "time one", 40)] {
+        import(&[next.as_slice(), &[&bad]].concat(), &[]).failure();
+        assert_eq!(history(), 2, "{bad:?}");
+    }
+    let text = import(&next, &["--dry-run"]).text();
+    assert!(text.starts_with("would commit") && history() == 2, "{text}");
+    let text = import(&next, &[]).text();
+    assert!(text.contains(", the last of 2 commits: ") && history() == 4, "{text}");
+    let text = import(&next, &["--skip-existing"]).text();
+    assert!(text.contains("nothing to commit") && text.contains("10.nc") && history() == 4, "{text}");
 }
 
 #[test]

@@ -30,6 +30,7 @@ use crate::plan::{MAX_CHUNKS, Plan};
 #[cfg(feature = "hdf5")]
 use crate::source::LocalFile;
 use crate::source::Source;
+use crate::texts;
 
 /// Bytes of address space: the index of two million chunks takes half of it.
 const MEMORY: u64 = 1 << 30;
@@ -181,6 +182,9 @@ fn read_answer(pipe: &mut impl Read) -> Result<Metered<Plan>> {
     };
     let mut left = MAX_CHUNKS;
     for array in &mut plan.arrays {
+        if let ArrayData::Texts(texts) = &mut array.data {
+            texts.all = read_texts(pipe, &mut meter)?;
+        }
         let ArrayData::Stored(stored) = &mut array.data else { continue };
         let count = number(pipe)?;
         left = left.checked_sub(count).ok_or_else(|| Error::corrupt(format!("more than {MAX_CHUNKS} chunks")))?;
@@ -193,6 +197,20 @@ fn read_answer(pipe: &mut impl Read) -> Result<Metered<Plan>> {
     Ok(meter.finish(plan))
 }
 
+fn read_texts(pipe: &mut impl Read, meter: &mut Meter) -> Result<Vec<String>> {
+    let count = number(pipe)?;
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let length = number(pipe)?;
+        meter.count(texts::cost_of(length))?;
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+        pipe.read_exact(&mut bytes).map_err(|e| Error::io("the reader of the file", e))?;
+        let text = String::from_utf8(bytes);
+        all.push(text.map_err(|e| Error::with_source(ErrorKind::Corrupt, "the plan for the file", e))?);
+    }
+    Ok(all)
+}
+
 fn number(pipe: &mut impl Read) -> Result<u64> {
     asked::number(pipe).map_err(|e| Error::io("the reader of the file", e))
 }
@@ -203,7 +221,15 @@ fn write_answer(pipe: &mut impl Write, answer: &Answer) -> Result<()> {
     let text = text.map_err(|e| Error::with_source(ErrorKind::InvalidInput, "the answer", e))?;
     pipe.write_all(&(text.len() as u64).to_le_bytes()).and_then(|()| pipe.write_all(&text)).map_err(failed)?;
     let Answer::Plan(plan) = answer else { return pipe.flush().map_err(failed) };
+    // In the order of the arrays, what is long.
     for array in &plan.arrays {
+        if let Some(texts) = array.data.texts() {
+            pipe.write_all(&(texts.all.len() as u64).to_le_bytes()).map_err(failed)?;
+            for text in &texts.all {
+                pipe.write_all(&(text.len() as u64).to_le_bytes()).map_err(failed)?;
+                pipe.write_all(text.as_bytes()).map_err(failed)?;
+            }
+        }
         let ArrayData::Stored(stored) = &array.data else { continue };
         pipe.write_all(&(stored.chunks.len() as u64).to_le_bytes()).map_err(failed)?;
         for ChunkPlace { position, offset, length, mask } in &stored.chunks {

@@ -33,7 +33,7 @@ impl Attribute {
             return Some(self.bytes.clone());
         }
         // Text is no number.
-        let is_text = !self.element.is_number() || !element.is_number();
+        let is_text = self.element.is_text() || element.is_text();
         if is_text { None } else { element.stored(self.element.number(&self.bytes)?) }
     }
 
@@ -42,7 +42,7 @@ impl Attribute {
         // A value of JSON, and its text.
         const VALUE: u64 = size_of::<Value>() as u64 + 32;
         let elements = match self.element {
-            Element::Char | Element::Text(_) => 0,
+            Element::Char | Element::Text(_) | Element::String => 0,
             _ => self.bytes.len() as u64 / self.element.size(),
         };
         elements * VALUE + 4 * self.bytes.len() as u64 + 4 * self.name.len() as u64 + 256
@@ -87,12 +87,16 @@ fn fill_value(attribute: &Attribute, element: Element, tell: &mut impl FnMut(&st
         tell("left out: it is not one value of the variable's type");
         return None;
     };
-    if !element.is_number() {
+    if element.is_text() {
         // xarray opens no group in which texts have one.
         tell("left out, as xarray cannot open a group with it: the array's fill value has it");
         return None;
     }
-    match element.number(&bytes)? {
+    let Some(number) = element.number(&bytes) else {
+        tell("left out, as a complex number: the array's fill value has it");
+        return None;
+    };
+    match number {
         Numeric::Integer(number) => Some(integer(number)),
         Numeric::Float(number) => Some(encoded(number)),
     }

@@ -101,11 +101,18 @@ pub(crate) fn all_of(documents: &[Value]) -> Vec<Codec> {
 ///
 /// Errors: [`ErrorKind::Corrupt`] if the bytes are not such a chunk.
 pub(crate) fn decode(codecs: impl DoubleEndedIterator<Item = Codec>, bytes: Vec<u8>, most: u64) -> Result<Vec<u8>> {
-    let chunk = codecs.rev().try_fold(bytes, |bytes, codec| codec.decode(bytes, most))?;
+    let chunk = undo(codecs, bytes, most)?;
     if chunk.len() as u64 != most {
         return Err(Error::corrupt(format!("a chunk of {} bytes, not {most}", chunk.len())));
     }
     Ok(chunk)
+}
+
+/// Undoes `codecs`, the last one first, for a chunk of at most about `most` bytes.
+///
+/// Errors: [`ErrorKind::Corrupt`] if the bytes are not of them.
+pub(crate) fn undo(codecs: impl DoubleEndedIterator<Item = Codec>, bytes: Vec<u8>, most: u64) -> Result<Vec<u8>> {
+    codecs.rev().try_fold(bytes, |bytes, codec| codec.decode(bytes, most))
 }
 
 /// Applies `codecs`.

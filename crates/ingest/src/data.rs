@@ -11,6 +11,7 @@ use crate::plan;
 use crate::recode::Conversion;
 use crate::run::{Run, advance, check_region, place_block, product, size};
 use crate::source::{InMemory, Source};
+use crate::texts::Texts;
 
 /// Most bytes of a stored chunk, and of what becomes of it: it is read as a whole where it is
 /// decoded or has a checksum.
@@ -29,6 +30,8 @@ pub(crate) enum ArrayData {
     Inline { run: Run, bytes: Vec<u8> },
     /// Chunks, each as filters have made it.
     Stored(Stored),
+    /// Texts of any length.
+    Texts(Texts),
     /// Elements that are converted. No reader of files makes them.
     #[serde(skip)]
     Recoded(Box<Recoded>),
@@ -78,7 +81,16 @@ impl ArrayData {
         match self {
             ArrayData::Plain(run) | ArrayData::Inline { run, .. } => run.shape(),
             ArrayData::Stored(stored) => &stored.shape,
+            ArrayData::Texts(texts) => texts.shape(),
             ArrayData::Recoded(recoded) => recoded.data.shape(),
+        }
+    }
+
+    /// Returns the texts that elements are numbers of, if they are any.
+    pub(crate) fn texts(&self) -> Option<&Texts> {
+        match self {
+            ArrayData::Texts(texts) => Some(texts),
+            _ => None,
         }
     }
 
@@ -92,6 +104,7 @@ impl ArrayData {
             ArrayData::Plain(run) => run.read(source, region, out),
             ArrayData::Inline { run, bytes } => run.read(&InMemory(bytes), region, out),
             ArrayData::Stored(stored) => stored.read_elements(source, region, out),
+            ArrayData::Texts(texts) => texts.read(region, out),
             ArrayData::Recoded(recoded) => {
                 let mut block = Vec::new();
                 recoded.data.read(source, region, &mut block)?;
@@ -107,6 +120,7 @@ impl ArrayData {
             ArrayData::Plain(_) => 0,
             ArrayData::Inline { bytes, .. } => bytes.len() as u64,
             ArrayData::Stored(stored) => stored.chunks.len() as u64 * size_of::<ChunkPlace>() as u64,
+            ArrayData::Texts(texts) => texts.cost(),
             ArrayData::Recoded(recoded) => recoded.data.cost(),
         }
     }
@@ -126,6 +140,7 @@ impl ArrayData {
             ArrayData::Plain(run) => run.end().is_none_or(|end| end > length).then_some(OUTSIDE),
             ArrayData::Inline { run, bytes } => run.end().is_none_or(|end| end > bytes.len() as u64).then_some(OUTSIDE),
             ArrayData::Stored(stored) => stored.fault(length, chunks),
+            ArrayData::Texts(texts) => (!texts.is_whole()).then_some("another number of texts than of elements"),
             ArrayData::Recoded(recoded) => recoded.data.fault(length, chunks),
         }
     }

@@ -5,8 +5,10 @@ use icechunkfs_format::zarr::array::regular_chunk;
 use serde_json::{Map, Value};
 
 use crate::codec::{self, Codec};
+use crate::element::Element;
 use crate::plan::{Array, Omissions};
 use crate::run::product;
+use crate::texts;
 
 /// Attributes by which programs decode elements, or that say what numbers mean.
 const DECIDING: [&str; 19] = [
@@ -30,6 +32,8 @@ const DECIDING: [&str; 19] = [
     "flag_meanings",
     "positive",
 ];
+/// Codec of elements that are texts of any length.
+const TEXTS: &str = "vlen-utf8";
 /// Attribute that each program writes in its own way, and that says nothing about the others.
 const HISTORY: &str = "history";
 
@@ -135,7 +139,7 @@ pub(crate) fn codecs(document: &Map<String, Value>) -> Option<(Option<&str>, Vec
     let name = first.as_str().or_else(|| first.get("name")?.as_str())?;
     let codecs = codec::all_of(others);
     let order = || first.get("configuration")?.get("endian")?.as_str();
-    (name == "bytes" && !codecs.contains(&Codec::Other)).then(|| (order(), codecs))
+    (["bytes", TEXTS].contains(&name) && !codecs.contains(&Codec::Other)).then(|| (order(), codecs))
 }
 
 /// Returns true if chunks with both codecs can be in one array.
@@ -144,18 +148,29 @@ pub(crate) fn are_like(one: &(Option<&str>, Vec<Codec>), other: &(Option<&str>, 
     one.0 == other.0 && one.1.len() == other.1.len() && are_all()
 }
 
-/// Returns true if chunks of an array with the `zarr.json` `document` may have another length than
-/// their elements.
-pub fn is_coded(document: &Map<String, Value>) -> bool {
-    codecs(document).is_none_or(|(_, codecs)| !codecs.is_empty())
+/// Returns the most bytes that a chunk of an array with the `zarr.json` `document` may have, whose
+/// elements have so many `bytes`; none if it has just those.
+pub fn longest(document: &Map<String, Value>, bytes: u64) -> Option<u64> {
+    /// Bytes that a codec may add, besides a part of the length.
+    const MORE: u64 = 1 << 10;
+    let first = document.get("codecs").and_then(|codecs| codecs.get(0));
+    if first.and_then(|first| first.as_str().or_else(|| first.get("name")?.as_str())) == Some(TEXTS) {
+        return Some(texts::MAX_CHUNK);
+    }
+    let is_coded = codecs(document).is_none_or(|(_, codecs)| !codecs.is_empty());
+    is_coded.then(|| bytes.saturating_add(bytes / 8).saturating_add(MORE))
 }
 
 /// Returns the elements of `chunk`, one of an array with the `zarr.json` `document`, in the byte
-/// order of `array`, whose chunks have as many elements.
+/// order of `array`, whose chunks have as many elements. Texts are as a chunk without other codecs
+/// has them.
 ///
 /// Errors: [`icechunkfs_base::error::ErrorKind::Corrupt`] if it is not such a chunk.
 pub fn decoded(document: &Map<String, Value>, chunk: &[u8], array: &Array) -> Result<Vec<u8>> {
     let (order, codecs) = codecs(document).ok_or_else(|| Error::invalid("chunks that cannot be decoded here"))?;
+    if array.element == Element::String {
+        return codec::undo(codecs.into_iter(), chunk.to_vec(), texts::MAX_CHUNK);
+    }
     let mut elements = codec::decode(codecs.into_iter(), chunk.to_vec(), array.chunk_bytes())?;
     if order.is_some_and(|order| order != array.order.name()) {
         array.element.swap_bytes(&mut elements);

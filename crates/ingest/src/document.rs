@@ -4,6 +4,7 @@ use icechunkfs_base::error::{Error, ErrorKind, Result};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::element::Element;
 use crate::plan::Array;
 
 /// Written by reference: attributes may be long.
@@ -36,7 +37,8 @@ pub(crate) fn of_group(attributes: &Map<String, Value>) -> Result<Vec<u8>> {
 pub(crate) fn of_array(array: &Array) -> Result<Vec<u8>> {
     // Elements stay in the byte order of the file: chunks are parts of it.
     let codec = match array.element {
-        element if element.size() == 1 || !element.is_number() => json!({"name": "bytes"}),
+        Element::String => json!({"name": "vlen-utf8"}),
+        element if element.size() == 1 || element.is_text() => json!({"name": "bytes"}),
         _ => json!({"name": "bytes", "configuration": {"endian": array.order.name()}}),
     };
     written(&ArrayDocument {

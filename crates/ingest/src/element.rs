@@ -1,8 +1,11 @@
 //! Types of elements: their sizes, their names in Zarr, and the values that netCDF fills with.
 
 use data_encoding::BASE64;
+use half::f16;
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value, json};
+
+use crate::texts;
 
 /// Order of the bytes of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,10 +44,17 @@ pub(crate) enum Element {
     Char,
     /// Text of so many bytes, with zeros behind a shorter one.
     Text(u32),
+    /// Text of any length, by its number in a table.
+    String,
     Int16,
     Int32,
+    Float16,
     Float32,
     Float64,
+    /// Two numbers of 32 bits.
+    Complex64,
+    /// Two numbers of 64 bits.
+    Complex128,
     UInt8,
     UInt16,
     UInt32,
@@ -53,14 +63,32 @@ pub(crate) enum Element {
 }
 
 impl Element {
-    /// Returns true if it is a number, not text.
+    /// Returns true if it is a number that has a place in an order: no text, and no complex number.
     pub(crate) fn is_number(self) -> bool {
-        !matches!(self, Element::Char | Element::Text(_))
+        !self.is_text() && self.part().is_none()
+    }
+
+    pub(crate) fn is_text(self) -> bool {
+        matches!(self, Element::Char | Element::Text(_) | Element::String)
+    }
+
+    /// Returns the type of both parts of a complex number.
+    fn part(self) -> Option<Self> {
+        match self {
+            Element::Complex64 => Some(Element::Float32),
+            Element::Complex128 => Some(Element::Float64),
+            _ => None,
+        }
+    }
+
+    /// Returns the bytes of which the order may be one or the other.
+    pub(crate) fn unit(self) -> usize {
+        usize::try_from(self.part().unwrap_or(self).size()).unwrap_or(1)
     }
 
     /// Returns true if it is a floating-point number.
     pub(crate) fn is_float(self) -> bool {
-        matches!(self, Element::Float32 | Element::Float64)
+        matches!(self, Element::Float16 | Element::Float32 | Element::Float64)
     }
 
     /// Returns the type of numbers that a `zarr.json` has as `data_type`.
@@ -85,16 +113,18 @@ impl Element {
         match self {
             Element::Int8 | Element::Char | Element::UInt8 => 1,
             Element::Text(length) => length.into(),
-            Element::Int16 | Element::UInt16 => 2,
+            Element::String => texts::NUMBER,
+            Element::Int16 | Element::UInt16 | Element::Float16 => 2,
             Element::Int32 | Element::Float32 | Element::UInt32 => 4,
-            Element::Float64 | Element::Int64 | Element::UInt64 => 8,
+            Element::Float64 | Element::Int64 | Element::UInt64 | Element::Complex64 => 8,
+            Element::Complex128 => 16,
         }
     }
 
     /// Changes the byte order of `bytes`, elements of this type.
     pub(crate) fn swap_bytes(self, bytes: &mut [u8]) {
-        if self.is_number() {
-            swap(bytes, usize::try_from(self.size()).unwrap_or(1));
+        if !self.is_text() {
+            swap(bytes, self.unit());
         }
     }
 
@@ -106,10 +136,14 @@ impl Element {
             Element::Char | Element::Text(_) => {
                 return json!({"name": "null_terminated_bytes", "configuration": {"length_bytes": self.size()}});
             }
+            Element::String => "string",
             Element::Int16 => "int16",
             Element::Int32 => "int32",
+            Element::Float16 => "float16",
             Element::Float32 => "float32",
             Element::Float64 => "float64",
+            Element::Complex64 => "complex64",
+            Element::Complex128 => "complex128",
             Element::UInt8 => "uint8",
             Element::UInt16 => "uint16",
             Element::UInt32 => "uint32",
@@ -125,8 +159,10 @@ impl Element {
             Element::Int8 => (-127_i8).to_be_bytes().to_vec(),
             Element::Char => vec![0],
             Element::Text(length) => vec![0; length as usize],
+            Element::String => texts::FILL.to_vec(),
             Element::Int16 => (-32_767_i16).to_be_bytes().to_vec(),
             Element::Int32 => (-2_147_483_647_i32).to_be_bytes().to_vec(),
+            Element::Float16 | Element::Complex64 | Element::Complex128 => vec![0; self.size() as usize],
             Element::Float32 => 9.969_21e36_f32.to_be_bytes().to_vec(),
             Element::Float64 => 9.969_209_968_386_869e36_f64.to_be_bytes().to_vec(),
             Element::UInt8 => vec![u8::MAX],
@@ -141,7 +177,7 @@ impl Element {
     pub(crate) fn number(self, bytes: &[u8]) -> Option<Numeric> {
         Some(match self {
             Element::Int8 => Numeric::Integer(i8::from_be_bytes(bytes.try_into().ok()?).into()),
-            Element::Text(_) => return None,
+            Element::Text(_) | Element::String | Element::Complex64 | Element::Complex128 => return None,
             Element::UInt8 | Element::Char => Numeric::Integer(u8::from_be_bytes(bytes.try_into().ok()?).into()),
             Element::Int16 => Numeric::Integer(i16::from_be_bytes(bytes.try_into().ok()?).into()),
             Element::UInt16 => Numeric::Integer(u16::from_be_bytes(bytes.try_into().ok()?).into()),
@@ -149,6 +185,7 @@ impl Element {
             Element::UInt32 => Numeric::Integer(u32::from_be_bytes(bytes.try_into().ok()?).into()),
             Element::Int64 => Numeric::Integer(i64::from_be_bytes(bytes.try_into().ok()?).into()),
             Element::UInt64 => Numeric::Integer(u64::from_be_bytes(bytes.try_into().ok()?).into()),
+            Element::Float16 => Numeric::Float(f16::from_be_bytes(bytes.try_into().ok()?).into()),
             Element::Float32 => Numeric::Float(f32::from_be_bytes(bytes.try_into().ok()?).into()),
             Element::Float64 => Numeric::Float(f64::from_be_bytes(bytes.try_into().ok()?)),
         })
@@ -156,7 +193,12 @@ impl Element {
 
     /// Returns `number` as an element, big-endian; none if there is no such element.
     pub(crate) fn stored(self, number: Numeric) -> Option<Vec<u8>> {
-        let is_near = |float: f64| self == Element::Float32 && f64::from(float as f32) != float && !float.is_nan();
+        let nearest = |float: f64| match self {
+            Element::Float16 => f64::from(f16::from_f64(float)),
+            Element::Float32 => f64::from(float as f32),
+            _ => float,
+        };
+        let is_near = |float: f64| nearest(float) != float && !float.is_nan();
         if matches!(number, Numeric::Float(float) if is_near(float)) {
             return None;
         }
@@ -178,7 +220,11 @@ impl Element {
             Numeric::Integer(number) => Some(number as f64).filter(|float| *float as i128 == number),
         };
         match self {
-            Element::Char | Element::Text(_) => return None,
+            Element::Char | Element::Text(_) | Element::String | Element::Complex64 | Element::Complex128 => {
+                return None;
+            }
+            // Nothing is converted to it: only a value that it has is stored.
+            Element::Float16 => out.extend(f16::from_f64(float()?).to_be_bytes()),
             Element::Int8 => out.extend(i8::try_from(whole()?).ok()?.to_be_bytes()),
             Element::UInt8 => out.extend(u8::try_from(whole()?).ok()?.to_be_bytes()),
             Element::Int16 => out.extend(i16::try_from(whole()?).ok()?.to_be_bytes()),
@@ -204,7 +250,12 @@ impl Element {
 
     /// Returns `fill_value` of a `zarr.json` for the element in `bytes`, big-endian.
     pub(crate) fn fill_value(self, bytes: &[u8]) -> Option<Value> {
-        if !self.is_number() {
+        if let Some(part) = self.part() {
+            let parts =
+                bytes.chunks_exact(self.unit()).map(|bytes| part.fill_value(bytes)).collect::<Option<Vec<_>>>()?;
+            return Some(Value::Array(parts));
+        }
+        if self.is_text() {
             // Without the padding of a text that is shorter than its length.
             let length = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
             return Some(json!(BASE64.encode(bytes.get(..length).unwrap_or_default())));
@@ -226,6 +277,7 @@ impl Element {
 /// Returns true if `bytes` are those of the NaN that Zarr calls `NaN`.
 fn is_plain_nan(element: Element, bytes: &[u8]) -> bool {
     match element {
+        Element::Float16 => bytes == 0x7e00_u16.to_be_bytes(),
         Element::Float32 => bytes == 0x7fc0_0000_u32.to_be_bytes(),
         _ => bytes == 0x7ff8_0000_0000_0000_u64.to_be_bytes(),
     }

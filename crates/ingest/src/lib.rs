@@ -35,3 +35,4 @@ mod document;
 mod element;
 #[cfg(feature = "hdf5")]
 mod hdf5;
+mod texts;

@@ -151,6 +151,7 @@ impl Array {
         match data {
             // As the filters have it, and what each of them makes of it.
             ArrayData::Stored(stored) => stored.chunk_bytes().saturating_mul(4),
+            ArrayData::Texts(texts) => self.chunk_bytes().saturating_mul(2).saturating_add(texts.cost()),
             _ => self.chunk_bytes().saturating_mul(2),
         }
     }
@@ -169,13 +170,33 @@ impl Array {
         data::position_of(coords, &self.grid()?).map_or(Ok(None), |position| stored.length_of(source, position))
     }
 
-    /// Returns the chunks that the file has, with their lengths in bytes, if they are taken as they
-    /// are or made of those; none of an array that has all chunks, of one length.
+    /// Returns the chunks that the file has, with their lengths in bytes, if these differ; none of
+    /// an array that has all chunks, of one length.
     ///
     /// Errors: as for [`Array::grid`], and for reading `source`.
     pub fn stored_chunks(&self, source: &dyn Source) -> Result<Option<Vec<(Coords, u64)>>> {
-        let ArrayData::Stored(stored) = &self.data else { return Ok(None) };
-        stored.listed(source, &self.grid()?).map(Some)
+        match &self.data {
+            ArrayData::Stored(stored) => stored.listed(source, &self.grid()?).map(Some),
+            ArrayData::Texts(_) => self.lengths_of_texts(source).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns all chunks with their lengths in bytes, by making each.
+    fn lengths_of_texts(&self, source: &dyn Source) -> Result<Vec<(Coords, u64)>> {
+        let grid: Vec<u64> = self.grid()?.into_iter().map(u64::from).collect();
+        let mut lengths = Vec::new();
+        let mut place = vec![0_u64; grid.len()];
+        while !grid.contains(&0) {
+            let coords: Coords = place.iter().map(|coord| u32::try_from(*coord).unwrap_or(u32::MAX)).collect();
+            let mut chunk = Vec::new();
+            self.read_chunk(source, &coords, &mut chunk)?;
+            lengths.push((coords, chunk.len() as u64));
+            if !advance(&mut place, &grid) {
+                break;
+            }
+        }
+        Ok(lengths)
     }
 
     /// Returns the bytes of the file that are the chunk at `coords`, as it is stored in Zarr; none
@@ -187,7 +208,7 @@ impl Array {
                 let region = region(coords, &self.chunk_shape, self.shape());
                 run.place_of(&region).filter(|_| is_full(&region, &self.chunk_shape))
             }
-            ArrayData::Inline { .. } | ArrayData::Recoded(_) => None,
+            ArrayData::Inline { .. } | ArrayData::Texts(_) | ArrayData::Recoded(_) => None,
         }
     }
 
@@ -221,6 +242,14 @@ impl Array {
     ///
     /// Errors: as for reading `source`.
     pub fn read_chunk(&self, source: &dyn Source, coords: &[u32], out: &mut Vec<u8>) -> Result<()> {
+        let Some(texts) = self.data.texts() else { return self.read_elements(source, coords, out) };
+        let mut numbers = Vec::new();
+        self.read_elements(source, coords, &mut numbers)?;
+        texts.table().encode(&numbers, out)
+    }
+
+    /// Appends the elements of the chunk at `coords` to `out`.
+    fn read_elements(&self, source: &dyn Source, coords: &[u32], out: &mut Vec<u8>) -> Result<()> {
         let region = region(coords, &self.chunk_shape, self.shape());
         let lengths: Vec<u64> = region.iter().map(|range| range.end - range.start).collect();
         if lengths == self.chunk_shape {
@@ -268,11 +297,16 @@ impl Array {
             run.read(&InMemory(chunk), &whole, &mut out).map(|()| out)
         };
         let mut missing = Vec::new();
-        let stored = stored.unwrap_or_else(|| {
-            fill(&mut missing, self.chunk_bytes(), self.fill());
-            &missing
-        });
-        matches!((elements(own), elements(stored)), (Ok(own), Ok(stored)) if own == stored)
+        fill(&mut missing, self.chunk_bytes(), self.fill());
+        let Some(texts) = self.data.texts() else {
+            let stored = stored.unwrap_or(&missing);
+            return matches!((elements(own), elements(stored)), (Ok(own), Ok(stored)) if own == stored);
+        };
+        let mut table = texts.table();
+        let own = table.decode(own, &self.chunk_shape).and_then(|own| elements(&own));
+        let stored = stored.map_or(Ok(missing), |stored| table.decode(stored, &self.chunk_shape));
+        let stored = stored.and_then(|stored| elements(&stored));
+        matches!((own, stored), (Ok(own), Ok(stored)) if table.are_same(&own, &stored))
     }
 
     /// Returns true if the array has the values of `other`, bit by bit in one byte order; each in
@@ -282,6 +316,9 @@ impl Array {
     pub fn has_values_of(&self, source: &dyn Source, other: &Array, other_source: &dyn Source) -> Result<bool> {
         if self.shape() != other.shape() || self.element != other.element {
             return Ok(false);
+        }
+        if let (Some(own), Some(others)) = (self.data.texts(), other.data.texts()) {
+            return Ok(own.all == others.all);
         }
         let mut coords = vec![0_u64; self.shape().len()];
         let grid: Vec<u64> = self.comparable_grid()?.into_iter().map(u64::from).collect();
@@ -432,16 +469,19 @@ impl Array {
         if self.fill().len() as u64 != self.element.size() {
             return wrong("a fill value of another type");
         }
-        let is_sound = match &self.data {
-            ArrayData::Plain(run) | ArrayData::Inline { run, .. } => run.is_of(self.element.size()),
-            ArrayData::Recoded(_) => true,
-            ArrayData::Stored(stored) => {
-                let converted = stored.converted.as_ref();
-                stored.chunk_shape == self.chunk_shape
-                    && stored.fill == self.fill()
-                    && converted.is_none_or(|codecs| *codecs == codec::all_of(&self.codecs))
-            }
-        };
+        let is_text = matches!(self.data, ArrayData::Texts(_));
+        let is_sound = is_text == (self.element == Element::String)
+            && match &self.data {
+                ArrayData::Plain(run) | ArrayData::Inline { run, .. } => run.is_of(self.element.size()),
+                ArrayData::Recoded(_) => true,
+                ArrayData::Texts(texts) => self.fill_value.0.as_str() == Some(texts.fill()),
+                ArrayData::Stored(stored) => {
+                    let converted = stored.converted.as_ref();
+                    stored.chunk_shape == self.chunk_shape
+                        && stored.fill == self.fill()
+                        && converted.is_none_or(|codecs| *codecs == codec::all_of(&self.codecs))
+                }
+            };
         if !is_sound {
             return wrong("its data differ from those of the file");
         }

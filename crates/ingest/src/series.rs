@@ -16,10 +16,11 @@ use crate::chunking;
 use crate::codec::{self, Codec};
 use crate::data::ArrayData;
 use crate::difference::{attributes_of, chunk_shape, codecs, difference, length_along, note_attributes};
-pub use crate::difference::{decoded, is_coded};
+pub use crate::difference::{decoded, longest};
 use crate::plan::{self, Array, Omissions, Plan};
 use crate::run::place_block;
 use crate::source::Source;
+use crate::texts::{self, Table};
 
 /// Array of an archive: its name, and its `zarr.json`.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +73,8 @@ pub struct Growing {
     parts: Vec<Part>,
     /// Bytes of an element with the fill value.
     fill: Vec<u8>,
+    /// Fill value of texts of any length; none if elements are anything else.
+    text: Option<String>,
     /// Codecs that chunks are made with.
     codecs: Vec<Codec>,
     /// Bytes of memory that making a chunk takes besides its own.
@@ -138,10 +141,10 @@ impl Growing {
         self.workspace
     }
 
-    /// Returns true if chunks are stored as codecs make them, so that only making one tells its
-    /// length.
-    pub fn is_coded(&self) -> bool {
-        !self.codecs.is_empty()
+    /// Returns the most bytes that a chunk may have as it is stored, which only making it tells;
+    /// none if it has those of its elements.
+    pub fn longest(&self) -> Option<u64> {
+        longest(&self.document, self.chunk_bytes())
     }
 
     /// Returns true if only making a chunk tells whether it can be made.
@@ -213,10 +216,18 @@ impl Growing {
         earlier: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        let mut chunk = match earlier {
-            Some(earlier) => codec::decode(self.codecs.iter().copied(), earlier.to_vec(), self.chunk_bytes())
-                .map_err(|error| error.context(&self.name))?,
-            None => {
+        let mut table = self.text.as_deref().map(Table::new);
+        let codecs = || self.codecs.iter().copied();
+        let undone = match (earlier, &table) {
+            (Some(earlier), Some(_)) => codec::undo(codecs(), earlier.to_vec(), texts::MAX_CHUNK).map(Some),
+            (Some(earlier), None) => codec::decode(codecs(), earlier.to_vec(), self.chunk_bytes()).map(Some),
+            (None, _) => Ok(None),
+        };
+        let undone = undone.map_err(|error| error.context(&self.name))?;
+        let mut chunk = match (undone.as_deref(), &mut table) {
+            (Some(texts), Some(table)) => table.decode(texts, &self.chunk_shape).map_err(|e| e.context(&self.name))?,
+            (Some(elements), None) => elements.to_vec(),
+            (None, _) => {
                 let mut chunk = Vec::new();
                 plan::fill(&mut chunk, self.chunk_bytes(), &self.fill);
                 chunk
@@ -239,12 +250,19 @@ impl Growing {
             }
             let mut block = Vec::new();
             array.data.read(source, &wanted, &mut block)?;
+            if let Some((table, texts)) = table.as_mut().zip(array.data.texts()) {
+                table.add(&texts.table(), &mut block)?;
+            }
             let lengths: Vec<u64> = wanted.iter().map(|range| range.end - range.start).collect();
             let mut at = vec![0; lengths.len()];
             if let Some(at) = at.get_mut(self.axis) {
                 *at = here.start - along.start;
             }
             place_block(&block, &lengths, &mut chunk, &self.chunk_shape, &at, self.fill.len());
+        }
+        if let Some(table) = table {
+            let numbers = std::mem::take(&mut chunk);
+            table.encode(&numbers, &mut chunk).map_err(|error| error.context(&self.name))?;
         }
         out.append(&mut codec::encode(&self.codecs, chunk)?);
         Ok(())
@@ -375,13 +393,16 @@ fn growing(
         document,
         parts,
         fill,
+        text: array.data.texts().map(|texts| texts.fill().to_owned()),
         codecs,
         workspace: of_files,
         is_converted: before > 0,
     };
     let elements = growing.chunk_bytes() / growing.fill.len().max(1) as u64;
     let of_chunk = growing.chunk_bytes().saturating_mul(3).saturating_add(elements.saturating_mul(before));
-    growing.workspace = of_files.saturating_add(of_chunk);
+    // An earlier chunk, and the new one before and behind the codecs.
+    let of_texts = if growing.text.is_some() { 3 * texts::MAX_CHUNK } else { 0 };
+    growing.workspace = of_files.saturating_add(of_chunk).saturating_add(of_texts);
     growing
 }
 

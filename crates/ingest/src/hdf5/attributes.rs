@@ -52,11 +52,16 @@ impl Heaps {
         8 + usize::from(self.root.offset_size())
     }
 
+    /// Counts so many bytes, before they are read.
+    pub(super) fn take(&mut self, bytes: u64) -> Result<(), String> {
+        self.left = self.left.checked_sub(bytes).ok_or("more text than a file may have")?;
+        Ok(())
+    }
+
     /// Reads the elements of `size` bytes behind `reference`.
     pub(super) fn read(&mut self, reference: &[u8], size: usize) -> Result<Vec<u8>, String> {
         let count = reference.first_chunk::<4>().map_or(0, |count| u32::from_le_bytes(*count));
-        let bytes = u64::from(count).saturating_mul(size as u64);
-        self.left = self.left.checked_sub(bytes).ok_or("more text than a file may have")?;
+        self.take(u64::from(count).saturating_mul(size as u64))?;
         self.root.resolve_vlen_reference_bytes(reference, size).map_err(|e| e.to_string())
     }
 }
@@ -140,7 +145,7 @@ fn value(
         };
         meter
             .count(texts.iter().map(|text| 4 * text.len() as u64 + 64).sum::<u64>() + 4 * message.name.len() as u64)?;
-        if message.name == FILL_VALUE && of.is_some_and(|element| !element.is_number()) {
+        if message.name == FILL_VALUE && of.is_some_and(Element::is_text) {
             tell("left out, as xarray cannot open a group with it: the array's fill value has it");
             return Ok(Ok(None));
         }
@@ -152,6 +157,9 @@ fn value(
         Ok(kind) => kind,
         Err(why) => return Ok(Err(why)),
     };
+    if !kind.element.is_number() && of != Some(kind.element) {
+        return Ok(Err("complex numbers, which JSON does not have".to_owned()));
+    }
     let size = usize::try_from(kind.element.size()).unwrap_or(1).max(1);
     let count = message.dataspace.num_elements().ok().and_then(|count| usize::try_from(count).ok());
     let length = count.and_then(|count| count.checked_mul(size));
@@ -162,7 +170,7 @@ fn value(
         tell("its values became one list");
     }
     let mut bytes = bytes.to_vec();
-    kind.order.to_big_endian(&mut bytes, size);
+    kind.order.to_big_endian(&mut bytes, kind.element.unit());
     let attribute = Attribute { name: message.name.clone(), element: kind.element, bytes };
     meter.count(attribute.cost())?;
     Ok(Ok(attributes::value_of(&attribute, of, tell)))

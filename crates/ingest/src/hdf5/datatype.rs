@@ -4,7 +4,7 @@
 //! bytes, or a float that is not one of IEEE, has other values than those tell: the bytes that
 //! describe the type are compared as well (HDF5 specification, "Datatype Message").
 
-use hdf5_reader::messages::datatype::{Datatype, StringPadding, StringSize};
+use hdf5_reader::messages::datatype::{CompoundField, Datatype, StringPadding, StringSize, VarLenKind};
 
 use crate::element::{ByteOrder, Element, Numeric};
 
@@ -49,8 +49,8 @@ pub(super) fn of(datatype: &Datatype, raw: &[u8]) -> Result<Type, String> {
         Datatype::FloatingPoint { size, byte_order } => match (size, is_ieee(raw, *size)) {
             (4, true) => Ok(plain(Element::Float32, *byte_order)),
             (8, true) => Ok(plain(Element::Float64, *byte_order)),
-            (2, true) => Err("floating-point numbers of 16 bits".to_owned()),
-            _ => Err("floating-point numbers that are not those of IEEE with 32 or 64 bits".to_owned()),
+            (2, true) => Ok(plain(Element::Float16, *byte_order)),
+            _ => Err("floating-point numbers that are not those of IEEE with 16, 32 or 64 bits".to_owned()),
         },
         Datatype::String { size: StringSize::Fixed(length), padding, .. } if *length > 0 => {
             let element = if *length == 1 { Element::Char } else { Element::Text(*length) };
@@ -69,14 +69,39 @@ pub(super) fn of(datatype: &Datatype, raw: &[u8]) -> Result<Type, String> {
             }
             Ok(found)
         }
-        Datatype::String { .. } => Err("texts of any length".to_owned()),
-        Datatype::VarLen { .. } => Err("texts or lists of any length".to_owned()),
-        Datatype::Compound { .. } => Err("elements of several members".to_owned()),
+        Datatype::String { size: StringSize::Variable, .. } | Datatype::VarLen { kind: VarLenKind::String, .. } => {
+            Ok(plain(Element::String, hdf5_reader::ByteOrder::BigEndian))
+        }
+        Datatype::String { .. } => Err("texts without a length".to_owned()),
+        Datatype::VarLen { .. } => Err("lists of any length".to_owned()),
+        Datatype::Compound { size, fields } => match complex(*size, fields, raw) {
+            Some((element, order)) => Ok(plain(element, order)),
+            None => Err("elements of several members".to_owned()),
+        },
         Datatype::Array { .. } => Err("elements that are arrays".to_owned()),
         Datatype::Opaque { .. } => Err("elements of bytes without a meaning".to_owned()),
         Datatype::Reference { .. } => Err("references to other objects".to_owned()),
         Datatype::Bitfield { .. } => Err("fields of bits".to_owned()),
     }
+}
+
+/// Returns the type of complex numbers, in the form that h5py and others give them: a real and an
+/// imaginary part, `r` and `i`, without anything between.
+fn complex(size: u32, fields: &[CompoundField], raw: &[u8]) -> Option<(Element, hdf5_reader::ByteOrder)> {
+    let [real, imaginary] = fields else { return None };
+    let Datatype::FloatingPoint { size: part, byte_order } = real.datatype else { return None };
+    let element = match part {
+        4 => Element::Complex64,
+        8 => Element::Complex128,
+        _ => return None,
+    };
+    // The descriptions of both members are somewhere in that of the type.
+    let are_ieee = (0..raw.len()).filter(|at| is_ieee(raw.get(*at..).unwrap_or_default(), part)).count() == 2;
+    let are_parts = (real.name.as_str(), imaginary.name.as_str()) == ("r", "i")
+        && (real.byte_offset, imaginary.byte_offset) == (0, part.into())
+        && real.datatype == imaginary.datatype
+        && size == 2 * u32::from(part);
+    (are_ieee && are_parts).then_some((element, byte_order))
 }
 
 /// Returns the flags and the properties in the description of a type of `class`.
@@ -140,9 +165,31 @@ mod tests {
             other[place] = value;
             assert!(of(&float(4), &other).is_err(), "{place}");
         }
+        let raw = [0x11, 0x20, 15, 0, 2, 0, 0, 0, 0, 0, 16, 0, 10, 5, 0, 10, 15, 0, 0, 0];
+        assert_eq!(of(&float(2), &raw).unwrap().element, Element::Float16);
         // bfloat16.
         let raw = [0x11, 0x20, 15, 0, 2, 0, 0, 0, 0, 0, 16, 0, 7, 8, 0, 7, 127, 0, 0, 0];
         assert!(of(&float(2), &raw).unwrap_err().contains("IEEE"));
+    }
+
+    #[test]
+    fn two_floats_are_a_complex_number_if_they_are_named_so() {
+        let float = Datatype::FloatingPoint { size: 4, byte_order: Theirs::LittleEndian };
+        let member =
+            |name: &str, byte_offset| CompoundField { name: name.to_owned(), byte_offset, datatype: float.clone() };
+        let fields = vec![member("r", 0), member("i", 4)];
+        let part = [0x11, 0x20, 31, 0, 4, 0, 0, 0, 0, 0, 32, 0, 23, 8, 0, 23, 127, 0, 0, 0];
+        let raw = [&[0x36, 2, 0, 0, 8, 0, 0, 0, b'r', 0, 0][..], &part, b"i\0\x04", &part].concat();
+        let kind = |size, fields: &[CompoundField], raw: &[u8]| {
+            of(&Datatype::Compound { size, fields: fields.to_vec() }, raw).ok()
+        };
+        let found = kind(8, &fields, &raw).unwrap();
+        assert_eq!((found.element, found.order), (Element::Complex64, ByteOrder::Little));
+        assert!(kind(12, &fields, &raw).is_none() && kind(8, &fields, &raw[..raw.len() - 1]).is_none());
+        for others in [vec![member("i", 0), member("r", 4)], vec![member("r", 0), member("i", 8)], vec![member("r", 0)]]
+        {
+            assert!(kind(8, &others, &raw).is_none(), "{others:?}");
+        }
     }
 
     #[test]

@@ -17,7 +17,9 @@ mod nodes;
 mod scales;
 mod storage;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ops::Range;
 
 use hdf5_reader::messages::HdfMessage;
 use hdf5_reader::messages::dataspace::{DataspaceMessage, DataspaceType};
@@ -28,12 +30,17 @@ use icechunkfs_base::memory::{Meter, Metered};
 
 use self::attributes::Heaps;
 use self::datatype::Type;
+use self::layout::Layout;
 use self::links::{Objects, Variable};
 use self::scales::Scales;
 use self::storage::Opened;
 use crate::chunking::{self, Sizes};
+use crate::data::ArrayData;
+use crate::element::Element;
 use crate::plan::{Array, Group, Omissions, Plan};
+use crate::run::product;
 use crate::source::Source;
+use crate::texts::{self, Texts};
 
 /// Most bytes of an element: a file may claim any length of a text, and each array has one as its
 /// fill value.
@@ -119,14 +126,21 @@ fn array(
         Err(why) => return Ok(Err(why)),
     };
     let (shape, dimension_names) = parts.scales.shape_of(position, &space.dims);
-    let size = match usize::try_from(kind.element.size()) {
+    // Texts are elsewhere, and the elements say where.
+    let size = if kind.element == Element::String { parts.heaps.reference() as u64 } else { kind.element.size() };
+    let size = match usize::try_from(size) {
         Ok(size) if size <= MAX_ELEMENT => size,
-        _ => return Ok(Err(format!("elements of {} bytes: at most {MAX_ELEMENT} are supported", kind.element.size()))),
+        _ => return Ok(Err(format!("elements of {size} bytes: at most {MAX_ELEMENT} are supported"))),
     };
     // The fill value is in the plan, in its text, and in the document.
     parts.meter.count(4 * size as u64)?;
     let fill = fill.and_then(|fill| fill.value).filter(|value| value.len() == size).unwrap_or_else(|| vec![0; size]);
-    let found = match layout::of(parts.file, parts.source, variable, &space, &shape, &fill, parts.budget) {
+    let found = layout::of(parts.file, parts.source, variable, &space, &shape, &fill, parts.budget);
+    let found = match (found, kind.element) {
+        (Ok(found), Element::String) => texts(parts, &found.data, &fill, &variable.path, omissions),
+        (found, _) => found,
+    };
+    let found = match found {
         Ok(found) => found,
         Err(why) => return Ok(Err(why)),
     };
@@ -139,6 +153,10 @@ fn array(
     }
     let chunk_shape =
         found.chunk_shape.unwrap_or_else(|| chunking::chunk_shape(&shape, kind.element.size(), Sizes::USUAL));
+    let (fill_value, fill) = match found.data.texts() {
+        Some(texts) => (texts.fill().into(), kind.element.default_fill()),
+        None => (kind.element.fill_value(&kind.big_endian(&fill)).unwrap_or_default(), fill),
+    };
     Ok(Ok(Array {
         name: variable.path.clone(),
         chunk_shape,
@@ -148,8 +166,42 @@ fn array(
         order: kind.order,
         codecs: found.codecs,
         data: found.data,
-        fill_value: (kind.element.fill_value(&kind.big_endian(&fill)).unwrap_or_default(), fill),
+        fill_value: (fill_value, fill),
     }))
+}
+
+/// Reads the texts that the elements of `data` refer to; one with the fill value is `fill`. Returns
+/// why they are left out otherwise.
+fn texts(
+    parts: &mut Parts<'_>,
+    data: &ArrayData,
+    fill: &[u8],
+    path: &str,
+    omissions: &mut Omissions,
+) -> std::result::Result<Layout, String> {
+    let shape = data.shape().to_vec();
+    let all: Vec<Range<u64>> = shape.iter().map(|length| 0..*length).collect();
+    parts.heaps.take(product(&shape, fill.len() as u64).unwrap_or(u64::MAX))?;
+    let mut references = Vec::new();
+    data.read(parts.source, &all, &mut references).map_err(|e| e.to_string())?;
+    let mut changed = false;
+    let mut text = |reference: &[u8]| {
+        let bytes = parts.heaps.read(reference, 1)?;
+        // As programs in C read them, in which a zero byte ends a text.
+        let text = String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
+        changed |= matches!(text, Cow::Owned(_));
+        Ok::<String, String>(text.into_owned())
+    };
+    let length = fill.len();
+    let fill = text(fill)?;
+    let texts = references.chunks_exact(length.max(1)).map(text).collect::<Result<Vec<_>, _>>()?;
+    if changed {
+        omissions.add(|| path.to_owned(), "bytes of texts that are not UTF-8 became U+FFFD");
+    }
+    let bytes: u64 = texts.iter().map(|text| texts::NUMBER + text.len() as u64).sum();
+    let mean = bytes.div_ceil(texts.len().max(1) as u64).max(1);
+    let chunk_shape = Some(chunking::chunk_shape(&shape, mean, Sizes::USUAL));
+    Ok(Layout { data: ArrayData::Texts(Texts::new(shape, fill, texts)), chunk_shape, codecs: Vec::new() })
 }
 
 /// Messages of a dataset that decide what it is.
@@ -191,8 +243,9 @@ impl Type {
     /// Returns the bytes of an element in the order in which numbers are computed.
     fn big_endian(&self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
-        let size = bytes.len();
-        self.order.to_big_endian(&mut bytes, size);
+        if !self.element.is_text() {
+            self.order.to_big_endian(&mut bytes, self.element.unit());
+        }
         bytes
     }
 }

@@ -175,7 +175,8 @@ impl Form {
         let to = Packing::of(element, order, attributes);
         let (Some(from), Some(to), Some(fill_value)) = (from, to, fill_value) else { return Ok(None) };
         // Its steps are minutes in a century of days.
-        let is_coarse = element == Element::Float32 && (units.0.parse().is_some() || units.1.parse().is_some());
+        let is_coarse = matches!(element, Element::Float16 | Element::Float32)
+            && (units.0.parse().is_some() || units.1.parse().is_some());
         if (times.is_some() && (from.is_packed() || to.is_packed())) || (is_coarse && !is_same_meaning) {
             return Ok(None);
         }

@@ -94,7 +94,7 @@ impl<'a> Archive<'a> {
         array: &Array,
         coords: &[u32],
     ) -> Result<Option<Vec<u8>>> {
-        let bound = Bound::new(array.chunk_bytes(), series::is_coded(&existing.document));
+        let bound = Bound::new(array.chunk_bytes(), series::longest(&existing.document, array.chunk_bytes()));
         let stored = stored_chunk(self.tree, node, coords, bound).await?;
         stored.map(|stored| series::decoded(&existing.document, &stored, array)).transpose()
     }
@@ -108,20 +108,17 @@ impl<'a> Archive<'a> {
 #[derive(Clone, Copy)]
 pub(super) enum Bound {
     Exactly(u64),
-    /// Compressed ones may be a little longer than their elements.
+    /// Compressed ones may be a little longer than their elements, and texts have any length.
     UpTo(u64),
 }
 
 impl Bound {
     pub(super) fn of(array: &Growing) -> Self {
-        Bound::new(array.chunk_bytes(), array.is_coded())
+        Bound::new(array.chunk_bytes(), array.longest())
     }
 
-    fn new(bytes: u64, is_coded: bool) -> Self {
-        /// Bytes that a codec may add, besides a part of the length.
-        const MORE: u64 = 1 << 10;
-        let longer = bytes.saturating_add(bytes / 8).saturating_add(MORE);
-        if is_coded { Bound::UpTo(longer) } else { Bound::Exactly(bytes) }
+    fn new(bytes: u64, longest: Option<u64>) -> Self {
+        longest.map_or(Bound::Exactly(bytes), Bound::UpTo)
     }
 }
 

@@ -96,6 +96,8 @@ pub struct ImportOptions {
 pub struct ImportResult {
     /// New snapshot; none if nothing was committed.
     pub snapshot: Option<String>,
+    /// Number of commits.
+    pub commits: usize,
     /// True if the repository was created.
     pub created_repository: bool,
     /// Concurrent commits that the changes were rebased over, oldest first.
@@ -150,10 +152,9 @@ pub struct ImportResult {
 
 impl ImportResult {
     /// Lists what is left out of files, and the files that the branch has.
-    fn list_of_files(&mut self, left_out: LeftOut, skipped: Vec<String>) {
+    fn list_of_files(&mut self, left_out: LeftOut, skipped: &[ImportSource]) {
         self.skipped_count = skipped.len() as u64;
-        self.skipped = skipped;
-        self.skipped.truncate(MAX_LISTED);
+        self.skipped = skipped.iter().take(MAX_LISTED).map(ToString::to_string).collect();
         self.left_out_count = left_out.count;
         self.left_out = left_out.list;
     }
@@ -213,31 +214,11 @@ pub async fn import(
     progress: &CommitProgress,
 ) -> Result<ImportResult> {
     let options = &ImportOptions { path: checked_path(&options.path)?, ..options.clone() };
-    let is_elsewhere = names.iter().any(|name| name.allowed().is_some());
-    let Began { tree, containers } =
-        Began::at(&target, &means, is_elsewhere || options.virtual_rules.is_some()).await?;
-    let named = Arc::new(VirtualChunks::new(means.named.clone(), containers.clone(), means.settings));
-    let sources = ImportSource::of(names, &named).await?;
-    let references = References::of(&sources).await?;
+    let Prepared { tree, places, missing, laid_out } = prepare(names, &target, options, means, counters).await?;
+    let LaidOut { scanned, left_out, host, skipped, .. } = laid_out;
     let reader = Arc::clone(tree.reader());
     let mut out = ImportResult { dry_run: options.dry_run, ..ImportResult::default() };
-    let (places, missing) = match options.virtual_rules {
-        Some(how) => {
-            let files = references.as_ref().map_or(&sources, |references| &references.files);
-            if references.is_none() {
-                check_formats(&sources).await?;
-            }
-            let (places, missing) = virtual_places(files, containers, how, &named).await?;
-            let missing = MissingContainers::of(missing, how.set_container, Some(&*named)).await?;
-            (Some(Arc::new(places)), missing)
-        }
-        None => (None, MissingContainers::default()),
-    };
-    let apart = means.apart.clone();
-    let opener = Opener { apart, places: places.clone(), virtuals: named, runtime: Handle::current() };
-    let found = SourceMeans { target: &target, tree: &tree, opener: &opener, counters };
-    let LaidOut { scanned, left_out, host, skipped } = lay_out(sources, references, options, found).await?;
-    out.list_of_files(left_out, skipped);
+    out.list_of_files(left_out, &skipped);
     let (mut detected, clashes) = detect_changes(&scanned, &tree, options).await?;
     let relative = |path: &str| below(&options.path, path);
     out.list_left_out(&scanned, &detected, clashes, relative);
@@ -285,17 +266,58 @@ pub async fn import(
         CommitOutcome::Conflicts(conflicts) => out.conflicts = conflicts,
         CommitOutcome::Committed { snapshot, rebased_over, .. } => {
             out.snapshot = Some(snapshot.to_string());
+            out.commits = 1;
             out.rebased_over = rebased_over.iter().map(ToString::to_string).collect();
         }
     }
     Ok(out)
 }
 
+/// Sources, laid out over what the branch has.
+pub(super) struct Prepared {
+    tree: Arc<Tree>,
+    /// Places of files with virtual chunks; none if all are copied.
+    places: Option<Arc<VirtualPlaces>>,
+    missing: MissingContainers,
+    pub(super) laid_out: LaidOut,
+}
+
+pub(super) async fn prepare(
+    names: &[SourceName],
+    target: &ImportTarget,
+    options: &ImportOptions,
+    means: ImportMeans<'_>,
+    counters: &Arc<Counters>,
+) -> Result<Prepared> {
+    let is_elsewhere = names.iter().any(|name| name.allowed().is_some());
+    let Began { tree, containers } = Began::at(target, &means, is_elsewhere || options.virtual_rules.is_some()).await?;
+    let named = Arc::new(VirtualChunks::new(means.named.clone(), containers.clone(), means.settings));
+    let sources = ImportSource::of(names, &named).await?;
+    let references = References::of(&sources).await?;
+    let (places, missing) = match options.virtual_rules {
+        Some(how) => {
+            let files = references.as_ref().map_or(&sources, |references| &references.files);
+            if references.is_none() {
+                check_formats(&sources).await?;
+            }
+            let (places, missing) = virtual_places(files, containers, how, &named).await?;
+            let missing = MissingContainers::of(missing, how.set_container, Some(&*named)).await?;
+            (Some(Arc::new(places)), missing)
+        }
+        None => (None, MissingContainers::default()),
+    };
+    let apart = means.apart.clone();
+    let opener = Opener { apart, places: places.clone(), virtuals: named, runtime: Handle::current() };
+    let found = SourceMeans { target, tree: &tree, opener: &opener, counters };
+    let laid_out = lay_out(sources, references, options, found).await?;
+    Ok(Prepared { tree, places, missing, laid_out })
+}
+
 /// Returns the path of a group or an array without needless slashes.
 ///
 /// Errors: [`icechunkfs_base::error::ErrorKind::InvalidInput`] if none can have it: a document in
 /// its place would be gone.
-fn checked_path(path: &str) -> Result<String> {
+pub(super) fn checked_path(path: &str) -> Result<String> {
     let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
     match names.iter().find_map(|name| Some((name, planned::refused_name(name)?))) {
         Some((name, why)) => {
@@ -402,13 +424,15 @@ async fn check_formats(sources: &[ImportSource]) -> Result<()> {
 }
 
 /// Sources, laid out over the branch.
-struct LaidOut {
+pub(super) struct LaidOut {
     scanned: Scanned,
     left_out: LeftOut,
     /// To be asked when they are committed.
     host: Option<Arc<dyn CommitHost>>,
     /// Files that the branch has.
-    skipped: Vec<String>,
+    pub(super) skipped: Vec<ImportSource>,
+    /// Those that are appended, in their order.
+    pub(super) order: Vec<ImportSource>,
 }
 
 async fn lay_out(
@@ -420,17 +444,17 @@ async fn lay_out(
     if let Some(references) = references {
         check_group(means.tree, options)?;
         let (scanned, left_out) = references.lay_out(means.opener, options.jobs).await?;
-        return Ok(LaidOut { scanned, left_out, host: None, skipped: Vec::new() });
+        return Ok(LaidOut { scanned, left_out, host: None, skipped: Vec::new(), order: Vec::new() });
     }
     match (&options.appending, sources.as_slice()) {
         (Some(how), _) => {
-            let Appended { scanned, host, left_out, skipped } =
+            let Appended { scanned, host, left_out, skipped, order } =
                 series::lay_out(means.tree, &options.path, sources, how, means.opener, options.jobs).await?;
-            Ok(LaidOut { scanned, left_out, host: Some(host), skipped })
+            Ok(LaidOut { scanned, left_out, host: Some(host), skipped, order })
         }
         (None, [source]) => {
             let (scanned, left_out) = scan_source(source, options, means).await?;
-            Ok(LaidOut { scanned, left_out, host: None, skipped: Vec::new() })
+            Ok(LaidOut { scanned, left_out, host: None, skipped: Vec::new(), order: Vec::new() })
         }
         (None, _) => Err(Error::invalid("several files need a dimension along which they are appended")),
     }

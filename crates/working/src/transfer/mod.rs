@@ -32,6 +32,7 @@ pub mod destination;
 pub mod export;
 mod fetch;
 pub mod import;
+pub mod in_parts;
 mod known;
 mod new_file;
 mod opened;

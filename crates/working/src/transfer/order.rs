@@ -43,8 +43,8 @@ pub(super) fn without_coordinate(dimension: &str) -> Error {
     ))
 }
 
-/// Returns the files in the order of their values, and the names of those that are left out as the
-/// archive has them.
+/// Returns the files in the order of their values, and those that are left out as the archive has
+/// them.
 ///
 /// Errors: [`ErrorKind::InvalidInput`] if values are there twice, or missing and that is not
 /// allowed.
@@ -53,11 +53,11 @@ pub(super) async fn in_order(
     files: Vec<Arc<Original>>,
     values: Vec<Coordinate>,
     how: Appending,
-) -> Result<(Vec<Arc<Original>>, Vec<String>)> {
+) -> Result<(Vec<Arc<Original>>, Vec<Arc<Original>>)> {
     blocking(move || {
         let is_there = |values: &Coordinate| how.skip_existing && stored.as_ref().is_some_and(|all| values.is_in(all));
         let (there, new): (Vec<_>, Vec<_>) = std::iter::zip(files, values).partition(|(_, values)| is_there(values));
-        let skipped = there.into_iter().map(|(original, _)| original.shown.clone()).collect();
+        let skipped = there.into_iter().map(|(original, _)| original).collect();
         let (files, values): (Vec<Arc<Original>>, Vec<Coordinate>) = new.into_iter().unzip();
         let shown = |file: usize| files.get(file).map_or("", |original| original.shown.as_str());
         let order = coordinate::order(stored.as_ref(), &values)

@@ -40,6 +40,7 @@ const CHUNK_COST: u64 = 1 << 10;
 #[derive(Debug)]
 pub(super) struct Original {
     pub(super) file: OpenFile,
+    pub(super) source: ImportSource,
     /// Path or URL, for messages.
     pub(super) shown: String,
     pub(super) plan: Metered<Plan>,
@@ -159,7 +160,7 @@ impl Opener {
             plan.split_records(target.copy_below);
             plan.check(file.length()).context(|| shown.clone())?;
         }
-        Ok(Arc::new(Original { file, shown, plan, target }))
+        Ok(Arc::new(Original { file, source: source.clone(), shown, plan, target }))
     }
 
     /// Opens `sources`, at most `jobs` at the same time. Each may have a process that reads it.

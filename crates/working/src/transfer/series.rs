@@ -69,10 +69,10 @@ struct AppendedChunk {
 }
 
 impl AppendedChunk {
-    /// Returns the chunk with its length, which only making it tells if it is compressed. One with
-    /// converted elements is made to see whether it can be: nothing is stored yet.
+    /// Returns the chunk with its length, which only making it tells if it is compressed or has
+    /// texts. One with converted elements is made to see whether it can be: nothing is stored yet.
     fn measured(self) -> Result<Self> {
-        if !self.array.is_coded() && !self.array.is_converted() {
+        if self.array.longest().is_none() && !self.array.is_converted() {
             return Ok(self);
         }
         let mut made = Vec::new();
@@ -153,8 +153,10 @@ pub(super) struct Appended {
     /// To be asked when the files are committed.
     pub(super) host: Arc<dyn CommitHost>,
     pub(super) left_out: LeftOut,
-    /// Paths of the files that the archive has.
-    pub(super) skipped: Vec<String>,
+    /// Files that the archive has.
+    pub(super) skipped: Vec<ImportSource>,
+    /// The others, in the order in which they are appended.
+    pub(super) order: Vec<ImportSource>,
 }
 
 /// Lays `files` out behind what the group `path` of `tree` has. Of them, `jobs` are opened at the
@@ -201,9 +203,11 @@ pub(super) async fn lay_out(
         None if existing.is_none() && originals.len() == 1 && !how.skip_existing => {}
         None => return Err(without_coordinate(&how.dimension)),
     }
+    let sources_of = |files: &[Arc<Original>]| files.iter().map(|original| original.source.clone()).collect();
+    let [skipped, order]: [Vec<ImportSource>; 2] = [sources_of(&skipped), sources_of(&originals)];
     let host = Arc::new(Unchanged { base: Arc::clone(tree.snapshot()), group: absolute(path) });
     if originals.is_empty() {
-        return Ok(Appended { scanned, host, left_out: LeftOut::default(), skipped });
+        return Ok(Appended { scanned, host, left_out: LeftOut::default(), skipped, order });
     }
     let found = series_of(existing, &originals, how)?;
     let mut left_out = left_out(&originals, &found);
@@ -213,7 +217,7 @@ pub(super) async fn lay_out(
     check_fixed(&originals, &found.fixed, &archive).await?;
     let files = Arc::new(Files { originals, tree: Arc::clone(tree), runtime: Handle::current() });
     let scanned = over(&archive, scanned, &files, found).await?;
-    Ok(Appended { scanned, host, left_out, skipped })
+    Ok(Appended { scanned, host, left_out, skipped, order })
 }
 
 /// Lets the plans of so many files be held at the same time, in at most half of the memory, unless

@@ -93,6 +93,15 @@ impl SourceName {
     }
 }
 
+impl From<ImportSource> for SourceName {
+    fn from(source: ImportSource) -> Self {
+        match source {
+            ImportSource::Local(path) => SourceName::Local(path),
+            ImportSource::Object(address) => SourceName::Object(address),
+        }
+    }
+}
+
 /// Writes the name as it was given, or the normal form of a URL.
 impl fmt::Display for SourceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
