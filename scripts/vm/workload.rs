@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// More operations than any run reaches.
 const MOST: usize = 20_000;
-const ARRAY: &str = r#"{"zarr_format":3,"node_type":"array","shape":[64],"data_type":"uint8","chunk_grid":{"name":"regular","configuration":{"chunk_shape":[1]}},"chunk_key_encoding":{"name":"default","configuration":{"separator":"/"}},"fill_value":0,"codecs":[{"name":"bytes"}],"attributes":{}}"#;
+const ARRAY: &str = r#"{"zarr_format":3,"node_type":"array","shape":[64],"data_type":"uint8","chunk_grid":{"name":"regular","configuration":{"chunk_shape":[1]}},"chunk_key_encoding":{"name":"default","configuration":{"separator":"/"}},"fill_value":0,"codecs":[{"name":"bytes"},{"name":"gzip","configuration":{"level":1}}],"attributes":{}}"#;
 
 struct Random(u64);
 
