@@ -303,7 +303,8 @@ pub(crate) enum Command {
     /// before they began, or name the scratch directories with --keep-scratch.
     #[command(after_help = examples::GC)]
     Gc(GcArgs),
-    /// Check a repository: every rule of its format, and that every object exists with its length.
+    /// Check a repository: every rule of its format, and that all metadata exist; with --chunks,
+    /// also that chunk objects exist with their lengths. The bytes of chunks are not looked at.
     ///
     /// An error is lost or unreadable data or history. A warning is a violated rule while
     /// everything can be read. A note is an object that nothing needs (`icechunkfs gc` removes it).

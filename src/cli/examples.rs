@@ -153,7 +153,7 @@ Examples:
 
 pub(super) const VERIFY: &str = "\
 Examples:
-  icechunkfs verify repo            # metadata, and that every object exists
+  icechunkfs verify repo            # metadata only: a lost chunk is not noticed
   icechunkfs verify repo --chunks   # chunk objects, too";
 
 pub(super) const EXPORT: &str = "\

@@ -12,6 +12,7 @@ use icechunkfs_base::error::Result;
 use icechunkfs_base::printable;
 use icechunkfs_base::size;
 use icechunkfs_base::times::{format_time, parse_older_than, system_clock};
+use icechunkfs_format::format::envelope::SpecVersion;
 use icechunkfs_repo::repo::Repository;
 use icechunkfs_repo::repo::expire::{ExpireOptions, Expired, expire};
 
@@ -55,7 +56,7 @@ fn run_on(runtime: &Runtime, arguments: &ExpireArgs) -> Result<()> {
     };
     let repository = runtime.block_on(arguments.repo.open())?;
     let mut expired = runtime.block_on(expire(&repository, wanted, system_clock))?;
-    let in_use = branches_in_use(&repository, &expired);
+    let in_use = runtime.block_on(branches_in_use(&repository, &expired))?;
     // Without a question, the log has it: the user may not know of the mount.
     if arguments.dry_run || arguments.confirm.yes {
         in_use.iter().for_each(|line| warn!("{line}"));
@@ -82,13 +83,23 @@ fn run_on(runtime: &Runtime, arguments: &ExpireArgs) -> Result<()> {
 }
 
 /// Describes the mounts and the uncommitted work on this machine of branches that will be deleted,
-/// one line for a branch.
-fn branches_in_use(repository: &Repository, expired: &Expired) -> Vec<String> {
+/// or of which commits expire that this work may be based on; one line for a branch.
+async fn branches_in_use(repository: &Repository, expired: &Expired) -> Result<Vec<String>> {
+    // Version 2 remembers what became of a commit.
+    let is_forgotten = repository.version() == SpecVersion::V1 && !expired.released.is_empty();
+    let refs = repository.refs().await?;
     let in_use = |name: &String| {
+        let becomes = if expired.branches.contains_key(name) {
+            "will be deleted."
+        } else if is_forgotten {
+            "loses commits. Changes that are based on one of them cannot be committed then."
+        } else {
+            return None;
+        };
         let mounted = ref_commands::mounted(repository, name)?;
-        Some(format!("Branch `{}` will be deleted. {mounted}", printable::line(name)))
+        Some(format!("Branch `{}` {becomes} {mounted}", printable::line(name)))
     };
-    expired.branches.keys().filter_map(in_use).collect()
+    Ok(refs.branches.keys().filter_map(in_use).collect())
 }
 
 fn text(expired: &Expired, older_than: u64, would: bool) -> String {

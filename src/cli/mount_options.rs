@@ -381,7 +381,11 @@ fn translate(lists: &[String]) -> Result<Vec<String>, clap::Error> {
         } else if !sloppy && !is_ignored_option(option) {
             let meant = match name.as_str() {
                 "readonly" | "r" => vec!["`ro`".to_owned()],
-                name => nearest(name, known.iter().filter_map(|arg| arg.get_long())),
+                // As fstab has them.
+                name => {
+                    let near = nearest(name, known.iter().filter_map(|arg| arg.get_long()));
+                    near.into_iter().map(|name| name.replace('-', "_")).collect()
+                }
             };
             let meant = if meant.is_empty() { String::new() } else { format!(" Did you mean {}?", meant.join(" or ")) };
             let word = printable::line(word);

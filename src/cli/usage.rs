@@ -203,10 +203,14 @@ fn missing(error: &Error, command: Option<&str>, words: &[OsString]) -> Option<S
     let range = range.map(|(from, to)| (from, to.trim_start_matches('.')));
     let mut range = range.filter(|(from, to)| !from.is_empty() && !to.is_empty() && !to.starts_with('/'));
     match command {
-        Some("diff") if is_missing("<TO>") => {
-            let (from, to) = range.next()?;
-            Some(format!("two arguments: icechunkfs diff REPO {from} {to}"))
-        }
+        Some("diff") if is_missing("<TO>") => Some(match range.next() {
+            Some((from, to)) => format!("two arguments: icechunkfs diff REPO {from} {to}"),
+            None => {
+                "two commits are compared: icechunkfs diff REPO FROM TO [PATH]. `icechunkfs commit MNT --detach` makes \
+                     one of uncommitted changes, which no branch leads to"
+                    .to_owned()
+            }
+        }),
         Some(name @ ("branch" | "tag")) if is_missing("<NAME>") => {
             let is_typed = |action: &&&str| words.iter().any(|word| word == **action);
             let action = ["delete", "reset", "create"].iter().find(is_typed).unwrap_or(&"create");

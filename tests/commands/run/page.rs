@@ -88,6 +88,11 @@ fn the_tour_of_the_readme_runs() {
 }
 
 #[test]
+fn the_page_about_free_space_says_what_happens() {
+    check("free-space.md");
+}
+
+#[test]
 fn every_page_is_in_the_index_and_has_a_test() {
     let index = std::fs::read_to_string(project("docs/how-do-i/README.md")).unwrap();
     let tests = include_str!("page.rs");

@@ -284,8 +284,8 @@ fn was_reset(branch: &str, base: ObjectId) -> Error {
     Error::new(
         ErrorKind::Stale,
         format!(
-            "branch `{branch}` has been reset or amended: commit {base}, which the changes are based on, is no longer in its \
-             history. The changes are kept: copy them to a mount of `{branch}`, or of a branch that you create at {base}, with another scratch \
+            "branch `{branch}` has been reset or amended, or the commit has expired: {base}, which the changes are based on, is no \
+             longer in its history. The changes are kept: copy them to a mount of `{branch}`, or of a branch that you create at {base}, with another scratch \
              directory"
         ),
     )

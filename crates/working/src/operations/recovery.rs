@@ -138,9 +138,13 @@ async fn load_base(
             }
             Err(error) => {
                 let place = opening.scratch.display();
-                return Err(
-                    error.context(format!("the changes in {place} are based on a snapshot that cannot be read"))
-                );
+                let missing = if error.kind() == ErrorKind::NotFound {
+                    " (an older copy of the repository does not have it: pull or push it from a newer one)"
+                } else {
+                    ""
+                };
+                let what = format!("the changes in {place} are based on a snapshot that cannot be read{missing}");
+                return Err(error.context(what));
             }
             Ok(snapshot) => return Ok((recovered, snapshot)),
         }

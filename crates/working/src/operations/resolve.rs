@@ -365,11 +365,11 @@ impl Session {
             paths.map(|path| (path.clone(), changes.fingerprint(&path))).collect();
         let count = self.conflicts.settle(&absolute, side, &base.tree, &fingerprints, &self.mountpoint())?;
         let whose = match side {
-            Side::Ours => "the changes of this mount",
-            Side::Theirs => "the concurrent commits",
+            Side::Ours => "what this mount has",
+            Side::Theirs => "what the other commits have",
         };
         let settled = counted(count as u64, "conflict");
-        let text = format!("settled {settled}: the next commit takes what is of {whose}\n");
+        let text = format!("settled {settled}: the next commit keeps {whose}\n");
         Ok((text, json!({ "settled": count })))
     }
 
