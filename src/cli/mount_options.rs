@@ -188,8 +188,8 @@ pub(crate) struct MountArgs {
     /// writable mount, too. Each write then takes another request.
     #[arg(long)]
     pub(super) xattrs: bool,
-    /// Serve the counts of .icechunk/stats over HTTP, for Prometheus. All who can connect can read
-    /// them.
+    /// Serve the counts of .icechunk/stats over HTTP, for Prometheus, at an address in numbers:
+    /// 127.0.0.1:9919. All who can connect can read them.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(super) metrics: Option<SocketAddr>,
     /// Answer requests for the counts to this host name, too, not only to the address, `localhost`
@@ -383,7 +383,8 @@ fn translate(lists: &[String]) -> Result<Vec<String>, clap::Error> {
                 "readonly" | "r" => vec!["`ro`".to_owned()],
                 // As fstab has them.
                 name => {
-                    let near = nearest(name, known.iter().filter_map(|arg| arg.get_long()));
+                    let names = known.iter().filter_map(|arg| arg.get_long()).filter(|name| is_known(name));
+                    let near = nearest(name, names);
                     near.into_iter().map(|name| name.replace('-', "_")).collect()
                 }
             };

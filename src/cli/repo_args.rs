@@ -52,8 +52,9 @@ pub(crate) struct RefArgs {
     /// Snapshot with this id, or the beginning of its id.
     #[arg(long, value_name = "ID")]
     pub(crate) snapshot: Option<String>,
-    /// Newest commit of the branch at this time: 2026-08-20T14:30:00Z, '2026-08-20 14:30' (UTC), a
-    /// date (its end, UTC), or an age such as 3d.
+    /// Newest commit in the branch's history that is not younger than this time:
+    /// 2026-08-20T14:30:00Z, '2026-08-20 14:30' (UTC), a date (its end, UTC), or an age such as 3d.
+    /// Commits that a reset or an amend has removed are not found.
     #[arg(long, value_name = "TIME")]
     pub(crate) as_of: Option<String>,
 }

@@ -46,7 +46,8 @@ fn expire_names_the_mounts_of_branches_that_lose_commits_in_version_1() {
         put(&mount.root().join("zarr.json"), GROUP).unwrap();
         mount.commit("one").unwrap();
         put(&mount.root().join("mine/zarr.json"), GROUP).unwrap();
-        run_on(&repo, &["run", "-m", "two", "--", "sh", "-c", &format!("mkdir x; echo '{GROUP}' > x/zarr.json")]).success();
+        run_on(&repo, &["run", "-m", "two", "--", "sh", "-c", &format!("mkdir x; echo '{GROUP}' > x/zarr.json")])
+            .success();
         let expire = || run_on(&repo, &["expire", "--older-than", "0s", "--dry-run"]);
         wait_until("the commits are old enough", || expire().all().contains("would remove"));
         let dry = expire().stderr;

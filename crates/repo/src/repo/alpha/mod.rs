@@ -45,8 +45,8 @@ pub(super) fn read_only(location: &str) -> Error {
     Error::new(
         ErrorKind::ReadOnly,
         format!(
-            "{location} is of an Icechunk release before 0.2, which is read-only: `icechunkfs migrate` makes a \
-             repository of the current format from it"
+            "{location} is of an Icechunk release before 0.2, which is read-only: `icechunkfs migrate {location} --to NEW` \
+             makes a repository of the current format from it"
         ),
     )
 }
