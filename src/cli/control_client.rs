@@ -190,6 +190,10 @@ fn progress_of(mount: &OpenMount) -> Option<CommitProgress> {
 pub(crate) fn discard(DiscardArgs { mount, path }: &DiscardArgs) -> Result<()> {
     let open = open_or_current(mount.mountpoint.as_deref())?;
     require_writable(&open)?;
+    // As a script has it whose variable is not set.
+    if path.as_deref().is_some_and(str::is_empty) {
+        return Err(Error::invalid("the path is empty: nothing was discarded. To discard everything, name no path"));
+    }
     let path = repository_path(&open, path.as_deref().unwrap_or_default())?;
     print_answer(&execute(&open, &Command::Discard { path })?, mount.json)
 }

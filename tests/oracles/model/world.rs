@@ -337,6 +337,8 @@ impl<S: Subject> World<S> {
                     if before
                         .iter()
                         .any(|(other, entry)| may_have_moved_along(other, name) && entry.content == *content) => {}
+                // It is as committed, where its directory was moved to.
+                (Content::File(bytes), None) if self.moved && self.was_committed_elsewhere(name, bytes) => {}
                 (_, None) => return fail("discard", format!("{name} is still there")),
             }
         }
@@ -368,6 +370,10 @@ impl<S: Subject> World<S> {
         }
         self.copy_modes(&shown, redone);
         self.check()
+    }
+
+    fn was_committed_elsewhere(&self, name: &str, bytes: &[u8]) -> bool {
+        self.base.iter().any(|(other, key)| may_have_moved_along(other, name) && key.bytes == bytes)
     }
 
     fn never_was(&self, path: &str) -> bool {

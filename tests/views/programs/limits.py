@@ -205,5 +205,5 @@ GROUP_LIMITS = [
     GroupLimit("CDO", "netcdf", "adds `Conventions`", lambda name, value: name == "Conventions"),
     GroupLimit("CDO", "netcdf", "skips lists of texts and numbers of 8 bits", lambda name, value: is_list_of_texts(name, value) or isinstance(value, bool)),
     GroupLimit("Fortran", "netcdf", "does not read attributes that are lists of texts, or longer than 60,000 bytes", is_list_of_texts),
-    GroupLimit("GDAL", "zarr2", "rounds integers beyond 64 bits", lambda name, value: isinstance(value, int) and abs(value) >= 2**63),
+    GroupLimit("GDAL", "zarr2", "rounds integers beyond 2^53", lambda name, value: isinstance(value, int) and abs(value) >= 2**63),
 ]

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::writing::{GROUP, Reference, Writable, array, echo, put};
-use crate::common::{Mount, icechunkfs, place, python, read_files, run};
+use crate::common::{Mount, errno, icechunkfs, place, python, read_files, run};
 
 fn unmounted(mount: &Writable, words: &[&str]) -> crate::common::Output {
     icechunkfs([&["unmount", mount.root().to_str().unwrap()], words].concat())
@@ -109,6 +109,11 @@ fn discard_reverts_changes_and_keeps_the_rest() {
         std::fs::remove_file(root.join("new/b/c/0")).unwrap();
     };
     change();
+    // No path is given by a variable that is not set, and all would be lost.
+    let before = read_files(&root);
+    icechunkfs(["discard", root.to_str().unwrap(), ""]).failure();
+    assert_eq!(errno(echo(&mount.control("discard"), "")), libc::EINVAL);
+    assert!(read_files(&root) == before);
     // A part of it, by a path as a user types it.
     icechunkfs(["discard", root.to_str().unwrap(), root.join("a/c").to_str().unwrap()]).success();
     assert_eq!(std::fs::read(root.join("a/c/0")).unwrap(), b"first");

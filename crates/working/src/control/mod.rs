@@ -269,7 +269,8 @@ impl Control {
         let done = match file {
             // A path may begin or end with a space.
             ControlFile::Discard => match text.strip_suffix('\n').unwrap_or(&text) {
-                blank if !blank.is_empty() && blank.trim().is_empty() => Err(Error::invalid(
+                // Also of `echo "$UNSET"`.
+                blank if !bytes.is_empty() && blank.trim().is_empty() => Err(Error::invalid(
                     "the path is empty: nothing was discarded. To discard everything, touch this file",
                 )),
                 path => self.command(file, path).await,
