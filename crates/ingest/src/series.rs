@@ -20,7 +20,7 @@ pub use crate::difference::{decoded, longest};
 use crate::plan::{self, Array, Omissions, Plan};
 use crate::run::place_block;
 use crate::source::Source;
-use crate::texts::{self, Table};
+use crate::texts::{self, Table, Texts};
 
 /// Array of an archive: its name, and its `zarr.json`.
 #[derive(Clone, Debug, PartialEq)]
@@ -423,7 +423,8 @@ fn in_growing_chunks(
         return document;
     }
     let total = parts.last().map_or(0, |part| part.place.end);
-    let chunk = chunking::growing_chunk(array.shape(), axis, total, array.fill().len() as u64, virtual_from);
+    let size = array.data.texts().map_or(array.fill().len() as u64, Texts::widest);
+    let chunk = chunking::growing_chunk(array.shape(), axis, total, size, virtual_from);
     let grid = json!({"name": "regular", "configuration": {"chunk_shape": chunk}});
     document.insert("chunk_grid".to_owned(), grid);
     document

@@ -11,6 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::{Run, product, size};
 use crate::source::Source;
+#[cfg(feature = "hdf5")]
+use crate::{
+    chunking::{self, Sizes},
+    data, plan,
+    run::advance,
+};
 
 /// Bytes of the number of a text.
 pub(crate) const NUMBER: u64 = 4;
@@ -56,6 +62,46 @@ impl Texts {
     /// Errors: as for [`Run::read`].
     pub(crate) fn read(&self, region: &[Range<u64>], out: &mut Vec<u8>) -> Result<()> {
         Run::new(self.shape.clone(), NUMBER, 0, None)?.read(&Numbers { count: self.all.len() as u64 }, region, out)
+    }
+
+    /// Returns the bytes of the longest text in a chunk, which no element there has more of.
+    pub(crate) fn widest(&self) -> u64 {
+        let longest = self.all.iter().chain([&self.fill]).map(String::len).max();
+        NUMBER + longest.unwrap_or_default() as u64
+    }
+
+    /// Returns the elements per dimension of chunks, of which none is too long, wherever the long
+    /// texts are; none if one text is.
+    #[cfg(feature = "hdf5")]
+    pub(crate) fn chunk_shape(&self) -> Option<Vec<u64>> {
+        let bytes: u64 = self.all.iter().map(|text| NUMBER + text.len() as u64).sum();
+        let mut size = bytes.div_ceil(self.all.len().max(1) as u64).max(1);
+        loop {
+            let chunk = chunking::chunk_shape(&self.shape, size, Sizes::USUAL);
+            if self.longest(&chunk)? <= MAX_CHUNK {
+                return Some(chunk);
+            }
+            size = size.checked_mul(2).filter(|size| *size <= 2 * MAX_CHUNK)?;
+        }
+    }
+
+    /// Returns at least the bytes of the longest of chunks of this shape; none if there are too
+    /// many.
+    #[cfg(feature = "hdf5")]
+    fn longest(&self, chunk: &[u64]) -> Option<u64> {
+        let grid = plan::grid(&self.shape, chunk)?;
+        let count = data::chunk_count(&self.shape, chunk).filter(|count| *count <= plan::MAX_CHUNKS)?;
+        let filled = product(chunk, NUMBER + self.fill.len() as u64)?;
+        let mut bytes = vec![0_u64; usize::try_from(count).ok()?];
+        let mut place = vec![0_u64; self.shape.len()];
+        for text in &self.all {
+            let coord = |(at, length): (&u64, &u64)| u32::try_from(at / length).ok();
+            let coords = std::iter::zip(&place, chunk).map(coord).collect::<Option<Vec<_>>>()?;
+            let position = usize::try_from(data::position_of(&coords, &grid)?).ok()?;
+            *bytes.get_mut(position)? += NUMBER + text.len() as u64;
+            advance(&mut place, &self.shape);
+        }
+        Some(bytes.into_iter().max().unwrap_or_default().saturating_add(filled))
     }
 
     /// Returns true if there are as many texts as elements.
@@ -169,7 +215,7 @@ impl<'a> Table<'a> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
     use super::*;
 
@@ -199,6 +245,23 @@ mod tests {
         assert_eq!(chunk.get(..9).unwrap(), [5, 0, 0, 0, 1, 0, 0, 0, b'a']);
         assert_eq!(decoded(&chunk, &[5]), ["a", "grüße", "four", "5", "none"]);
         assert!(texts.read(&[0..2, 1..4], &mut Vec::new()).is_err());
+    }
+
+    #[cfg(feature = "hdf5")]
+    #[test]
+    fn chunks_are_not_too_long_wherever_the_long_texts_are() {
+        assert_eq!(texts(&[], &["x"]).chunk_shape().unwrap(), Vec::<u64>::new());
+        assert_eq!(texts(&[0, 3], &[]).chunk_shape().unwrap(), [1, 3]);
+        // Short ones, and then 40 MiB in long ones.
+        let long = "x".repeat(1 << 20);
+        let mut all = vec!["short"; 400_000];
+        all.extend([long.as_str(); 40]);
+        let texts = texts(&[400_040], &all);
+        let chunk = texts.chunk_shape().unwrap();
+        assert!(texts.longest(&chunk).unwrap() <= MAX_CHUNK && chunk[0] >= 8, "{chunk:?}");
+        let one = "x".repeat(MAX_CHUNK as usize);
+        let texts = Texts { shape: vec![1], fill: String::new(), all: vec![one] };
+        assert_eq!(texts.chunk_shape(), None);
     }
 
     #[test]

@@ -198,10 +198,11 @@ fn texts(
     if changed {
         omissions.add(|| path.to_owned(), "bytes of texts that are not UTF-8 became U+FFFD");
     }
-    let bytes: u64 = texts.iter().map(|text| texts::NUMBER + text.len() as u64).sum();
-    let mean = bytes.div_ceil(texts.len().max(1) as u64).max(1);
-    let chunk_shape = Some(chunking::chunk_shape(&shape, mean, Sizes::USUAL));
-    Ok(Layout { data: ArrayData::Texts(Texts::new(shape, fill, texts)), chunk_shape, codecs: Vec::new() })
+    let texts = Texts::new(shape, fill, texts);
+    let chunk_shape = texts.chunk_shape().ok_or_else(|| {
+        format!("it has texts of up to {} bytes, and a chunk has at most {}", texts.widest(), texts::MAX_CHUNK)
+    })?;
+    Ok(Layout { data: ArrayData::Texts(texts), chunk_shape: Some(chunk_shape), codecs: Vec::new() })
 }
 
 /// Messages of a dataset that decide what it is.
