@@ -67,7 +67,8 @@ pub(crate) struct ImportArgs {
     reencode: bool,
     /// Commit after each N files, in their order. The files are looked at together first: one that
     /// does not fit refuses them all [default: one commit].
-    #[arg(long, value_name = "N", requires = "append_dim", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", requires = "append_dim", conflicts_with = "reencode",
+        value_parser = clap::value_parser!(u32).range(1..))]
     commit_each: Option<u32>,
     /// Leave the chunks of NetCDF and HDF5 files where they are, as virtual chunks, and copy only
     /// the rest. The files must stay as they are.
@@ -128,6 +129,7 @@ pub(crate) struct ImportArgs {
 /// Imports a directory or a file.
 pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
     let options = options(arguments)?;
+    arguments.report.as_deref().map_or(Ok(()), |path| check_report(path, arguments))?;
     let limits = open::MemoryLimits::default();
     let engine_options =
         EngineOptions { pack_below: arguments.pack_below, memory: limits.uploads(), ..EngineOptions::default() };
@@ -171,27 +173,46 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
             };
             let Some(most) = arguments.commit_each.filter(|_| !arguments.dry_run) else {
                 let target = target(arguments).await?;
-                return Ok((import::import(&names, target, &options, means, &counters, &progress).await?, None));
+                return Ok((import::import(&names, target, &options, means, &counters, &progress).await?, 0, None));
             };
             let most = usize::try_from(most).unwrap_or(usize::MAX);
             let again = async || target(arguments).await;
             import_in_parts(&names, most, again, &options, means, &counters, &progress).await
         })
     });
-    if imported.as_ref().map_or(true, |(imported, _)| failure(imported).is_some()) {
+    if imported.as_ref().map_or(true, |(imported, ..)| failure(imported).is_some()) {
         new.remove_empty();
     }
-    let (imported, error) = imported?;
-    let failure = error.or_else(|| failure(&imported));
-    if let Some(path) = &arguments.report {
-        write_json(&imported, path)?;
-    }
+    let (imported, left, error) = imported?;
+    let failure = error.or_else(|| failure(&imported)).map(|error| match imported.commits {
+        0 => error,
+        commits => {
+            let [commits, left] = [(commits, "commit"), (left, "file")].map(|(n, of)| size::counted(n as u64, of));
+            error.context(format!("{commits} made, {left} left (import again with --skip-existing)"))
+        }
+    });
     if arguments.json {
         print_json(&imported)?;
     } else if failure.is_none() || imported.commits > 0 {
         print(&to_text(&imported, arguments))?;
     }
-    failure.map_or(Ok(()), Err)
+    // What was committed is printed before anything of this fails.
+    let reported = arguments.report.as_ref().map_or(Ok(()), |path| write_json(&imported, path));
+    failure.map_or(reported, Err)
+}
+
+/// Fails if a report cannot be written to `path`, or would take the place of what is imported or of
+/// the repository.
+fn check_report(path: &Path, arguments: &ImportArgs) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = std::fs::canonicalize(folder).map_err(|e| Error::io(format!("--report: {}", folder.display()), e))?;
+    let place = std::fs::canonicalize(path).unwrap_or_else(|_| folder.join(path.file_name().unwrap_or_default()));
+    let is_taken = |other: &Path| std::fs::canonicalize(other).is_ok_and(|other| place.starts_with(other));
+    if place.is_dir() || is_taken(Path::new(&arguments.repo)) || arguments.src.iter().any(|source| is_taken(source)) {
+        let shown = path.display();
+        return Err(Error::invalid(format!("--report: {shown} is a directory, the repository, or what is imported")));
+    }
+    Ok(())
 }
 
 fn options(arguments: &ImportArgs) -> Result<ImportOptions> {
@@ -362,8 +383,9 @@ fn failure(imported: &ImportResult) -> Option<Error> {
                 conflict.message
             ))
         });
+        let nothing = if imported.commits > 0 { "nothing more" } else { "nothing" };
         let message = format!(
-            "concurrent commits changed the same things; nothing was committed. Import again to compare with the branch tip:\n{}",
+            "concurrent commits changed the same things; {nothing} was committed. Import again to compare with the branch tip:\n{}",
             listed(conflicts, imported.conflicts.len() as u64)
         );
         return Some(Error::multi_line(ErrorKind::Stale, &message));

@@ -161,6 +161,8 @@ def add_dataset(random, group, name):
         made.resize(shape)
         made[...] = data
     made.attrs["units"] = "K"
+    if kind[0] == "c":
+        made.attrs["no_number"] = np.complex64(1 + 2j)
     made.attrs["numbers"] = np.array([1.5, -2.0], order + "f4")
     made.attrs["words"] = np.array([b"one", b"two"])
     made.attrs["variable words"] = ["eins", "zwei"]
@@ -306,7 +308,7 @@ def compare_hdf5(file, directory, wrong):
             if path.rsplit("/", 1)[-1].startswith("no_"):
                 return
             found = zarr.open(store=directory / path, mode="r")
-            there, here = dict(found.attrs), {key: text(value) for key, value in one.attrs.items() if key not in OF_THE_FORMAT}
+            there, here = dict(found.attrs), {key: text(value) for key, value in one.attrs.items() if key not in OF_THE_FORMAT and not key.startswith("no_")}
             if isinstance(one, h5py.Dataset):
                 count += 1
                 enumeration = h5py.check_enum_dtype(one.dtype) or ({"FALSE": 0, "TRUE": 1} if one.dtype == bool else None)

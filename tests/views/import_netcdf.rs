@@ -270,6 +270,12 @@ fn files_may_be_committed_one_after_another() {
         import(&[next.as_slice(), &[&bad]].concat(), &[]).failure();
         assert_eq!(history(), 2, "{bad:?}");
     }
+    // A report takes the place of nothing else, and each commit would have another first file.
+    for report in [files[1].as_path(), &repo.join("repo"), archive.directory.path()] {
+        let why = import(&next, &["--report", report.to_str().unwrap()]).failure();
+        assert!(why.contains("--report: ") && history() == 2, "{why}");
+    }
+    import(&next, &["--reencode"]).failure();
     let text = import(&next, &["--dry-run"]).text();
     assert!(text.starts_with("would commit") && history() == 2, "{text}");
     let text = import(&next, &[]).text();

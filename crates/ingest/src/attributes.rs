@@ -89,14 +89,10 @@ fn fill_value(attribute: &Attribute, element: Element, tell: &mut impl FnMut(&st
     };
     if element.is_text() {
         // xarray opens no group in which texts have one.
-        tell("left out, as xarray cannot open a group with it: the array's fill value has it");
+        tell("left out, as xarray cannot open a group with it");
         return None;
     }
-    let Some(number) = element.number(&bytes) else {
-        tell("left out, as a complex number: the array's fill value has it");
-        return None;
-    };
-    match number {
+    match element.number(&bytes)? {
         Numeric::Integer(number) => Some(integer(number)),
         Numeric::Float(number) => Some(encoded(number)),
     }

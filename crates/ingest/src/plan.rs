@@ -15,6 +15,7 @@ use crate::document;
 use crate::element::{ByteOrder, Element};
 use crate::run::{Run, advance, place_block};
 use crate::source::{InMemory, Source};
+use crate::texts::Table;
 
 /// Most chunks of a file: their references take gigabytes.
 pub const MAX_CHUNKS: u64 = 10_000_000;
@@ -245,7 +246,9 @@ impl Array {
         let Some(texts) = self.data.texts() else { return self.read_elements(source, coords, out) };
         let mut numbers = Vec::new();
         self.read_elements(source, coords, &mut numbers)?;
-        texts.table().encode(&numbers, out)
+        let mut table = Table::new(texts.fill());
+        table.add(texts, &mut numbers)?;
+        table.encode(&numbers, out)
     }
 
     /// Appends the elements of the chunk at `coords` to `out`.
@@ -302,7 +305,7 @@ impl Array {
             let stored = stored.unwrap_or(&missing);
             return matches!((elements(own), elements(stored)), (Ok(own), Ok(stored)) if own == stored);
         };
-        let mut table = texts.table();
+        let mut table = Table::new(texts.fill());
         let own = table.decode(own, &self.chunk_shape).and_then(|own| elements(&own));
         let stored = stored.map_or(Ok(missing), |stored| table.decode(stored, &self.chunk_shape));
         let stored = stored.and_then(|stored| elements(&stored));

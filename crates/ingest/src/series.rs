@@ -251,7 +251,7 @@ impl Growing {
             let mut block = Vec::new();
             array.data.read(source, &wanted, &mut block)?;
             if let Some((table, texts)) = table.as_mut().zip(array.data.texts()) {
-                table.add(&texts.table(), &mut block)?;
+                table.add(texts, &mut block)?;
             }
             let lengths: Vec<u64> = wanted.iter().map(|range| range.end - range.start).collect();
             let mut at = vec![0; lengths.len()];
@@ -321,7 +321,9 @@ pub fn plan(
             let mut refuse = |why: String| refusals.push(Refusal { file, variable: array.name.clone(), why });
             let found = names.get(file).and_then(|names| names.get(array.name.as_str()));
             let Some((place, other)) = found.and_then(|place| Some((*place, plan.arrays.get(*place)?))) else {
-                refuse("the file does not have it, and others do".to_owned());
+                refuse(
+                    reason(plan, &array.name).unwrap_or_else(|| "the file does not have it, and others do".to_owned()),
+                );
                 continue;
             };
             let own = document_of(other)?;
@@ -344,14 +346,14 @@ pub fn plan(
             Some(axis) => {
                 let document = match archive {
                     Some(_) => document,
-                    None => in_growing_chunks(array, document, axis, &parts, virtual_from),
+                    None => in_growing_chunks(array, document, axis, &parts, files, virtual_from),
                 };
                 series.growing.push(growing(array, document, axis, start..end, parts, files));
             }
             None => series.fixed.push(position),
         }
     }
-    refuse_more(archive, &names, &mut refusals);
+    refuse_more(archive, &names, files, &mut refusals);
     // The rows of all arrays belong together by their positions.
     let starts = |growing: &Growing| (growing.name.clone(), growing.start);
     if let Some((first, start)) = series.growing.first().map(starts) {
@@ -413,9 +415,11 @@ fn in_growing_chunks(
     mut document: Map<String, Value>,
     axis: usize,
     parts: &[Part],
+    files: &[&Plan],
     virtual_from: Option<u64>,
 ) -> Map<String, Value> {
-    let virtual_from = virtual_from.filter(|_| !array.is_coordinate());
+    // Texts are in no place of a file.
+    let virtual_from = virtual_from.filter(|_| !array.is_coordinate() && array.data.texts().is_none());
     let length = array.chunk_shape.get(axis).copied().unwrap_or(1).max(1);
     let are_whole = parts.iter().all(|part| (part.place.end - part.place.start).is_multiple_of(length));
     let is_long = array.chunk_bytes() >= virtual_from.unwrap_or(chunking::GROWING).min(chunking::GROWING);
@@ -423,11 +427,31 @@ fn in_growing_chunks(
         return document;
     }
     let total = parts.last().map_or(0, |part| part.place.end);
-    let size = array.data.texts().map_or(array.fill().len() as u64, Texts::widest);
+    let size = size_of_text(parts, files, array.shape().len()).unwrap_or(array.fill().len() as u64);
     let chunk = chunking::growing_chunk(array.shape(), axis, total, size, virtual_from);
     let grid = json!({"name": "regular", "configuration": {"chunk_shape": chunk}});
     document.insert("chunk_grid".to_owned(), grid);
     document
+}
+
+/// Returns why the plan lacks the variable `name`, if the file has it.
+fn reason(plan: &Plan, name: &str) -> Option<String> {
+    let found = plan.omissions.list.iter().find(|one| one.path == name);
+    found.map(|one| format!("a file has it, but it was {}", one.why))
+}
+
+/// Returns the bytes by which a chunk of texts, of all `parts` in an array of so many dimensions,
+/// is cut: with the mean, a chunk has less than 1 MiB, and not more than can be read even if it has
+/// the longest ones. None if elements are no texts.
+fn size_of_text(parts: &[Part], files: &[&Plan], rank: usize) -> Option<u64> {
+    /// Most times that texts of a chunk may be longer than the mean.
+    const LONGER: u64 = texts::MAX_CHUNK / (1 << 20);
+    let texts = |part: &Part| files.get(part.file)?.arrays.get(part.array)?.data.texts();
+    let all = parts.iter().map(texts).collect::<Option<Vec<&Texts>>>()?;
+    let widest = all.iter().map(|texts| texts.widest()).max()?;
+    let count: u64 = all.iter().map(|texts| texts.all.len() as u64).sum();
+    let mean = all.iter().map(|texts| texts.bytes()).sum::<u64>().div_ceil(count.max(1));
+    Some(if rank == 1 { mean.max(widest.div_ceil(LONGER)) } else { widest })
 }
 
 fn names_of(plan: &Plan) -> HashMap<&str, usize> {
@@ -435,16 +459,23 @@ fn names_of(plan: &Plan) -> HashMap<&str, usize> {
 }
 
 /// Refuses variables that the first file or the archive has not; `names` are those of each file.
-fn refuse_more(archive: Option<&[Existing]>, names: &[HashMap<&str, usize>], refusals: &mut Vec<Refusal>) {
+fn refuse_more(
+    archive: Option<&[Existing]>,
+    names: &[HashMap<&str, usize>],
+    files: &[&Plan],
+    refusals: &mut Vec<Refusal>,
+) {
     let Some((first, others)) = names.split_first() else { return };
+    let why =
+        |name: &str, usual: &str| files.first().and_then(|plan| reason(plan, name)).unwrap_or_else(|| usual.to_owned());
     for (file, names) in others.iter().enumerate() {
         for name in names.keys().filter(|name| !first.contains_key(*name)) {
-            let why = "the first file does not have it".to_owned();
+            let why = why(name, "the first file does not have it");
             refusals.push(Refusal { file: file + 1, variable: (*name).to_owned(), why });
         }
     }
     for existing in archive.unwrap_or_default().iter().filter(|existing| !first.contains_key(existing.name.as_str())) {
-        let why = "the file does not have it, and the archive does".to_owned();
+        let why = why(&existing.name, "the file does not have it, and the archive does");
         refusals.push(Refusal { file: 0, variable: existing.name.clone(), why });
     }
 }

@@ -53,10 +53,6 @@ impl Texts {
         &self.fill
     }
 
-    pub(crate) fn table(&self) -> Table<'_> {
-        Table { fill: &self.fill, texts: self.all.iter().map(String::as_str).collect() }
-    }
-
     /// Appends the numbers of the texts in `region` to `out`.
     ///
     /// Errors: as for [`Run::read`].
@@ -74,8 +70,7 @@ impl Texts {
     /// texts are; none if one text is.
     #[cfg(feature = "hdf5")]
     pub(crate) fn chunk_shape(&self) -> Option<Vec<u64>> {
-        let bytes: u64 = self.all.iter().map(|text| NUMBER + text.len() as u64).sum();
-        let mut size = bytes.div_ceil(self.all.len().max(1) as u64).max(1);
+        let mut size = self.bytes().div_ceil(self.all.len().max(1) as u64).max(1);
         loop {
             let chunk = chunking::chunk_shape(&self.shape, size, Sizes::USUAL);
             if self.longest(&chunk)? <= MAX_CHUNK {
@@ -102,6 +97,11 @@ impl Texts {
             advance(&mut place, &self.shape);
         }
         Some(bytes.into_iter().max().unwrap_or_default().saturating_add(filled))
+    }
+
+    /// Returns the bytes of all texts, each with its length.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.all.iter().map(|text| NUMBER + text.len() as u64).sum()
     }
 
     /// Returns true if there are as many texts as elements.
@@ -150,17 +150,19 @@ impl<'a> Table<'a> {
         Table { fill, texts: Vec::new() }
     }
 
-    /// Adds the texts of `other`, and changes `numbers` of those into numbers of them here.
-    pub(crate) fn add(&mut self, other: &Table<'a>, numbers: &mut [u8]) -> Result<()> {
-        let first = u32::try_from(self.texts.len().saturating_add(other.texts.len()))
-            .map(|all| all - other.texts.len() as u32)
-            .map_err(|_| Error::invalid("more texts than can be counted"))?;
+    /// Adds the texts that have these `numbers` among `texts`, and changes the numbers into those
+    /// of the table.
+    ///
+    /// Errors: [`ErrorKind::InvalidInput`] if they are too many.
+    pub(crate) fn add(&mut self, texts: &'a Texts, numbers: &mut [u8]) -> Result<()> {
         for number in numbers.as_chunks_mut().0 {
-            if *number != FILL {
-                *number = u32::from_le_bytes(*number).saturating_add(first).to_le_bytes();
+            let found = usize::try_from(u32::from_le_bytes(*number)).ok().and_then(|at| texts.all.get(at));
+            if let Some(text) = found {
+                let own = u32::try_from(self.texts.len()).ok().filter(|own| *own != u32::MAX);
+                *number = own.ok_or_else(|| Error::invalid("more texts than can be counted"))?.to_le_bytes();
+                self.texts.push(text);
             }
         }
-        self.texts.extend(&other.texts);
         Ok(())
     }
 
@@ -197,7 +199,9 @@ impl<'a> Table<'a> {
     pub(crate) fn encode(&self, numbers: &[u8], out: &mut Vec<u8>) -> Result<()> {
         let bytes = self.of(numbers).fold(NUMBER, |bytes, text| bytes.saturating_add(NUMBER + text.len() as u64));
         if bytes > MAX_CHUNK {
-            let why = format!("texts of {bytes} bytes in one chunk: at most {MAX_CHUNK} are supported");
+            let why = format!(
+                "texts of {bytes} bytes in one chunk, and {MAX_CHUNK} are supported: write it with xarray, in a mount"
+            );
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
         out.extend((numbers.len() as u32 / NUMBER as u32).to_le_bytes());
@@ -227,6 +231,12 @@ mod tests {
         }
     }
 
+    fn encode(texts: &Texts, numbers: &mut [u8], out: &mut Vec<u8>) -> Result<()> {
+        let mut table = Table::new(texts.fill());
+        table.add(texts, numbers)?;
+        table.encode(numbers, out)
+    }
+
     fn decoded(chunk: &[u8], shape: &[u64]) -> Vec<String> {
         let mut table = Table::new("");
         let numbers = table.decode(chunk, shape).unwrap();
@@ -241,7 +251,7 @@ mod tests {
         texts.read(&[0..2, 1..3], &mut numbers).unwrap();
         numbers.extend(FILL);
         let mut chunk = Vec::new();
-        texts.table().encode(&numbers, &mut chunk).unwrap();
+        encode(&texts, &mut numbers, &mut chunk).unwrap();
         assert_eq!(chunk.get(..9).unwrap(), [5, 0, 0, 0, 1, 0, 0, 0, b'a']);
         assert_eq!(decoded(&chunk, &[5]), ["a", "grüße", "four", "5", "none"]);
         assert!(texts.read(&[0..2, 1..4], &mut Vec::new()).is_err());
@@ -272,7 +282,7 @@ mod tests {
         for texts in [&one, &other] {
             let mut numbers = FILL.to_vec();
             texts.read(std::slice::from_ref(&(0..2)), &mut numbers).unwrap();
-            table.add(&texts.table(), &mut numbers).unwrap();
+            table.add(texts, &mut numbers).unwrap();
             all.append(&mut numbers);
         }
         assert_eq!(table.of(&all).collect::<Vec<_>>(), ["fill", "a", "b", "fill", "c", "d"]);
@@ -282,7 +292,7 @@ mod tests {
     #[test]
     fn a_chunk_that_says_other_things_than_its_shape_is_refused() {
         let mut chunk = Vec::new();
-        texts(&[2], &["a", "ü"]).table().encode(&[0, 0, 0, 0, 1, 0, 0, 0], &mut chunk).unwrap();
+        encode(&texts(&[2], &["a", "ü"]), &mut [0, 0, 0, 0, 1, 0, 0, 0], &mut chunk).unwrap();
         assert_eq!(decoded(&chunk, &[2, 1]), ["a", "ü"]);
         let is_refused = |chunk: &[u8], shape: &[u64]| Table::new("").decode(chunk, shape).is_err();
         assert!(is_refused(&chunk, &[3]) && is_refused(&chunk, &[u64::MAX, 3]) && is_refused(&[], &[0]));
@@ -301,7 +311,8 @@ mod tests {
         let texts = texts(&[16], &[long.as_str(); 16]);
         let mut numbers = Vec::new();
         texts.read(std::slice::from_ref(&(0..16)), &mut numbers).unwrap();
-        assert_eq!(texts.table().encode(&numbers, &mut Vec::new()).unwrap_err().kind(), ErrorKind::Unsupported);
-        assert!(texts.table().encode(numbers.get(..60).unwrap(), &mut Vec::new()).is_ok());
+        let mut some = numbers.get(..60).unwrap().to_vec();
+        assert!(encode(&texts, &mut some, &mut Vec::new()).is_ok());
+        assert_eq!(encode(&texts, &mut numbers, &mut Vec::new()).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 }

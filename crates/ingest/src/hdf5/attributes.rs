@@ -36,15 +36,17 @@ pub(super) type Attributes = Result<Vec<RawAttribute>, String>;
 /// to one, so that a file has only so many bytes of them.
 pub(super) struct Heaps {
     root: Group,
-    /// Bytes that may still be read.
+    /// Bytes that may still be read of attributes, and of the texts of datasets: long ones take
+    /// nothing from the attributes of others.
     left: u64,
+    of_datasets: u64,
 }
 
 impl Heaps {
     pub(super) fn of(root: Group) -> Self {
         /// Most bytes of all. More in attributes would not fit into the documents of Zarr.
         const MOST: u64 = 64 << 20;
-        Heaps { root, left: MOST }
+        Heaps { root, left: MOST, of_datasets: MOST }
     }
 
     /// Returns the bytes of a reference: the number of elements, an address, and an index.
@@ -52,18 +54,40 @@ impl Heaps {
         8 + usize::from(self.root.offset_size())
     }
 
-    /// Counts so many bytes, before they are read.
-    pub(super) fn take(&mut self, bytes: u64) -> Result<(), String> {
-        self.left = self.left.checked_sub(bytes).ok_or("more text than a file may have")?;
-        Ok(())
+    /// Runs `read` for a dataset with references of so many bytes. If that fails, the texts that it
+    /// has read count for nothing.
+    pub(super) fn of_dataset<T>(
+        &mut self,
+        references: u64,
+        read: impl FnOnce(&mut Self) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let before = self.of_datasets;
+        let found = taken(&mut self.of_datasets, references).and_then(|()| read(self));
+        found.inspect_err(|_| self.of_datasets = before)
     }
 
-    /// Reads the elements of `size` bytes behind `reference`.
+    /// Reads the text of a dataset behind `reference`.
+    pub(super) fn text(&mut self, reference: &[u8]) -> Result<Vec<u8>, String> {
+        taken(&mut self.of_datasets, count_of(reference))?;
+        self.root.resolve_vlen_reference_bytes(reference, 1).map_err(|e| e.to_string())
+    }
+
+    /// Reads the elements of `size` bytes of an attribute behind `reference`.
     pub(super) fn read(&mut self, reference: &[u8], size: usize) -> Result<Vec<u8>, String> {
-        let count = reference.first_chunk::<4>().map_or(0, |count| u32::from_le_bytes(*count));
-        self.take(u64::from(count).saturating_mul(size as u64))?;
+        taken(&mut self.left, count_of(reference).saturating_mul(size as u64))?;
         self.root.resolve_vlen_reference_bytes(reference, size).map_err(|e| e.to_string())
     }
+}
+
+/// Counts `bytes` before they are read.
+fn taken(left: &mut u64, bytes: u64) -> Result<(), String> {
+    *left = left.checked_sub(bytes).ok_or("more text than a file may have")?;
+    Ok(())
+}
+
+/// Returns the number of elements behind `reference`.
+fn count_of(reference: &[u8]) -> u64 {
+    reference.first_chunk::<4>().map_or(0, |count| u32::from_le_bytes(*count).into())
 }
 
 /// Adds the names of the values of an enumeration, `meanings`, to the attributes `values` of the
@@ -146,7 +170,7 @@ fn value(
         meter
             .count(texts.iter().map(|text| 4 * text.len() as u64 + 64).sum::<u64>() + 4 * message.name.len() as u64)?;
         if message.name == FILL_VALUE && of.is_some_and(Element::is_text) {
-            tell("left out, as xarray cannot open a group with it: the array's fill value has it");
+            tell("left out, as xarray cannot open a group with it");
             return Ok(Ok(None));
         }
         let mut values: Vec<Value> = texts.iter().map(|text| attributes::text(text, tell)).collect();
@@ -157,7 +181,7 @@ fn value(
         Ok(kind) => kind,
         Err(why) => return Ok(Err(why)),
     };
-    if !kind.element.is_number() && of != Some(kind.element) {
+    if !kind.element.is_number() {
         return Ok(Err("complex numbers, which JSON does not have".to_owned()));
     }
     let size = usize::try_from(kind.element.size()).unwrap_or(1).max(1);

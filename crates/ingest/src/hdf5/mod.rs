@@ -181,20 +181,22 @@ fn texts(
 ) -> std::result::Result<Layout, String> {
     let shape = data.shape().to_vec();
     let all: Vec<Range<u64>> = shape.iter().map(|length| 0..*length).collect();
-    parts.heaps.take(product(&shape, fill.len() as u64).unwrap_or(u64::MAX))?;
-    let mut references = Vec::new();
-    data.read(parts.source, &all, &mut references).map_err(|e| e.to_string())?;
+    let bytes = product(&shape, fill.len() as u64).unwrap_or(u64::MAX);
+    let source = parts.source;
     let mut changed = false;
-    let mut text = |reference: &[u8]| {
-        let bytes = parts.heaps.read(reference, 1)?;
-        // As programs in C read them, in which a zero byte ends a text.
-        let text = String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
-        changed |= matches!(text, Cow::Owned(_));
-        Ok::<String, String>(text.into_owned())
-    };
-    let length = fill.len();
-    let fill = text(fill)?;
-    let texts = references.chunks_exact(length.max(1)).map(text).collect::<Result<Vec<_>, _>>()?;
+    let (fill, texts) = parts.heaps.of_dataset(bytes, |heaps| {
+        let mut references = Vec::new();
+        data.read(source, &all, &mut references).map_err(|e| e.to_string())?;
+        let mut text = |reference: &[u8]| {
+            let bytes = heaps.text(reference)?;
+            // As programs in C read them, in which a zero byte ends a text.
+            let text = String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
+            changed |= matches!(text, Cow::Owned(_));
+            Ok::<String, String>(text.into_owned())
+        };
+        let texts = references.chunks_exact(fill.len().max(1)).map(&mut text).collect::<Result<Vec<_>, _>>()?;
+        Ok((text(fill)?, texts))
+    })?;
     if changed {
         omissions.add(|| path.to_owned(), "bytes of texts that are not UTF-8 became U+FFFD");
     }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use super::import::{ImportMeans, ImportOptions, ImportResult, ImportTarget, checked_path, import, prepare};
 use super::order::Appending;
 use super::sources::{ImportSource, SourceName};
-use super::{Counters, MAX_LISTED};
+use super::{Counters, MAX_LISTED, SkippedPath};
 use icechunkfs_base::error::{Error, Result};
-use icechunkfs_base::size::counted;
 use icechunkfs_repo::commit::progress::CommitProgress;
 
 /// Imports what `names` stand for, at most `most` files by one commit. `target` returns the
-/// destination as it is by then. Returns what was imported, and what ended it early.
+/// destination as it is by then. Returns what was imported, the number of files that were not, and
+/// what ended it early.
 ///
 /// Errors: as for [`import`], if nothing was committed.
 pub async fn import_in_parts(
@@ -26,29 +26,25 @@ pub async fn import_in_parts(
     means: ImportMeans<'_>,
     counters: &Arc<Counters>,
     progress: &CommitProgress,
-) -> Result<(ImportResult, Option<Error>)> {
+) -> Result<(ImportResult, usize, Option<Error>)> {
     let parts = parts(names, most, &target().await?, options, means, counters).await?;
     // The gaps between all of them were looked at: fewer values would have another usual step.
     let appending = options.appending.clone().map(|how| Appending { allow_gaps: true, ..how });
     let options = &ImportOptions { appending, ..options.clone() };
     let mut all = ImportResult::default();
+    let left = |number: usize| parts.iter().skip(number).map(Vec::len).sum();
     for (number, part) in parts.iter().enumerate() {
         let one = async { import(part, target().await?, options, means, counters, progress).await };
         match one.await {
             Ok(one) => all.add(one),
             Err(error) if all.commits == 0 => return Err(error),
-            Err(error) => {
-                let left: usize = parts.iter().skip(number).map(Vec::len).sum();
-                let [commits, left] = [(all.commits, "commit"), (left, "file")].map(|(n, of)| counted(n as u64, of));
-                let what = format!("{commits} made, {left} left (import again with --skip-existing)");
-                return Ok((all, Some(error.context(what))));
-            }
+            Err(error) => return Ok((all, left(number), Some(error))),
         }
         if !all.conflicts.is_empty() || all.violations_count > 0 {
-            break;
+            return Ok((all, left(number), None));
         }
     }
-    Ok((all, None))
+    Ok((all, 0, None))
 }
 
 /// Returns what each commit appends. Files that are there already are with the first ones.
@@ -80,8 +76,12 @@ impl ImportResult {
             one.truncate(MAX_LISTED);
             one
         };
+        // What is left out of each file is listed once.
+        let hidden = next.left_out_count.saturating_sub(next.left_out.len() as u64);
         let mut left_out = before.left_out;
-        left_out.extend(next.left_out);
+        let known = left_out.len();
+        left_out.extend(next.left_out.iter().filter(|one| !before_has(&left_out, one)).cloned().collect::<Vec<_>>());
+        let left_out_count = before.left_out_count + hidden + (left_out.len() - known) as u64;
         left_out.truncate(MAX_LISTED);
         *self = ImportResult {
             snapshot: next.snapshot.or(before.snapshot),
@@ -102,10 +102,14 @@ impl ImportResult {
             skipped: joined(before.skipped, next.skipped),
             skipped_count: before.skipped_count + next.skipped_count,
             left_out,
-            left_out_count: before.left_out_count + next.left_out_count,
+            left_out_count,
             ..next
         };
     }
+}
+
+fn before_has(listed: &[SkippedPath], one: &SkippedPath) -> bool {
+    listed.iter().any(|other| other.path == one.path && other.why == one.why)
 }
 
 fn union(mut one: Vec<String>, other: Vec<String>) -> Vec<String> {
