@@ -378,3 +378,184 @@ fn a_held_open_is_told_to_wait_before_it_is_refused() {
     view.settle();
     assert!(!is_granted(&view, reading(&view, A)) && !is_granted(&view, writing(&view, B)));
 }
+
+#[test]
+fn an_impatient_open_is_refused_as_a_patient_one_would_be_later() {
+    let mut view = KernelView::default();
+    moved(&mut view, &[A]);
+    view.keep_old_versions([B].into_iter());
+    let impatient = |opening| Opening { is_patient: false, ..opening };
+    assert!(!is_granted(&view, impatient(reading(&view, A))) && !is_granted(&view, impatient(writing(&view, B))));
+    assert!(is_granted(&view, impatient(reading(&view, B))) && is_granted(&view, impatient(writing(&view, OWN))));
+}
+
+#[test]
+fn an_old_version_whose_number_means_another_file_is_read_after_a_lookup_and_never_changed() {
+    let mut view = KernelView::default();
+    moved(&mut view, &[A]);
+    view.keep_old_versions([A].into_iter());
+    view.settle();
+    assert!(!is_granted(&view, reading(&view, A)));
+    view.on_lookup(A);
+    assert!(is_granted(&view, reading(&view, A)) && !is_granted(&view, writing(&view, A)));
+    view.on_gone(A, false);
+    assert!(is_granted(&view, writing(&view, A)));
+}
+
+#[test]
+fn a_move_without_vacant_numbers_forgets_those_of_the_last() {
+    let mut view = KernelView::default();
+    view.move_on(HashSet::from([A]), std::iter::empty());
+    view.settle();
+    moved(&mut view, &[]);
+    assert!(!view.knows_elsewhere(A));
+}
+
+#[test]
+fn a_view_that_holds_nothing_settles_without_a_trace() {
+    let mut view = KernelView::default();
+    let before = view.moves.now();
+    view.settle();
+    view.settle();
+    assert!(view.moves.now() == before && !view.moves.is_settling() && is_granted(&view, reading(&view, A)));
+}
+
+#[test]
+fn refusals_of_several_numbers_are_kept_apart() {
+    let mut view = KernelView::default();
+    [A, B, A].into_iter().for_each(|number| view.on_refused(number));
+    assert!(view.on_opened(B) && !view.on_opened(B));
+    assert!(view.on_opened(A) && !view.on_opened(A), "twice refused is refused");
+}
+
+/// Event of a random sequence.
+#[derive(Clone, Debug, PartialEq)]
+enum Event {
+    Hold,
+    Move { vacant: Vec<Ino>, others: Vec<Ino> },
+    Settle,
+    Keep(Ino),
+    Gone(Ino, bool),
+    Lookup(Ino),
+    Refused(Ino),
+    Opened(Ino),
+    Taken,
+}
+
+/// Answers by the whole history, as the table at the top of the module has them.
+#[derive(Debug)]
+struct History(Vec<Event>);
+
+impl History {
+    /// Returns the events since the last one that `is_it`, and that one.
+    fn since(&self, is_it: impl Fn(&Event) -> bool) -> Option<(&Event, &[Event])> {
+        let (before, last) = self.0.split_at(self.0.iter().rposition(is_it)?);
+        assert!(before.len() < self.0.len());
+        last.split_first()
+    }
+
+    fn is_old(&self, number: Ino) -> bool {
+        let last = |event: &Event| matches!(event, Event::Keep(one) | Event::Gone(one, _) if *one == number);
+        self.since(last).is_some_and(|(event, _)| matches!(event, Event::Keep(_)))
+    }
+
+    fn may_use(&self, number: Ino, is_late: bool) -> bool {
+        let Some((Event::Move { others, .. }, since)) = self.since(|event| matches!(event, Event::Move { .. })) else {
+            return true;
+        };
+        !others.contains(&number) || (!is_late && since.contains(&Event::Lookup(number)))
+    }
+
+    fn is_vacant(&self, number: Ino) -> bool {
+        let last = self.since(|event| matches!(event, Event::Move { .. }));
+        matches!(last, Some((Event::Move { vacant, .. }, _)) if vacant.contains(&number))
+    }
+
+    fn is_held(&self) -> bool {
+        let last = self.since(|event| matches!(event, Event::Hold | Event::Settle));
+        matches!(last, Some((Event::Hold, _)))
+    }
+
+    fn drops_pages(&self, number: Ino) -> bool {
+        let of_it = |event: &Event| *event == Event::Refused(number) || *event == Event::Opened(number);
+        self.since(of_it).is_some_and(|(event, _)| matches!(event, Event::Refused(_)))
+    }
+
+    fn outdated(&self) -> Vec<Ino> {
+        let begin = self.0.iter().rposition(|event| *event == Event::Taken).map_or(0, |at| at + 1);
+        let is_told = |at: usize| match self.0.get(at) {
+            Some(Event::Gone(number, had_own)) => {
+                let before = History(self.0.iter().take(at).cloned().collect());
+                (number.is_of_base() && (*had_own || before.is_old(*number))).then_some(*number)
+            }
+            _ => None,
+        };
+        (begin..self.0.len()).filter_map(is_told).collect()
+    }
+}
+
+#[test]
+fn any_sequence_is_answered_as_its_history_says() {
+    let numbers = [A, B, OWN];
+    let mut state = 1_u64;
+    let mut random = move |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    for _ in 0..300 {
+        let mut view = KernelView::default();
+        let mut history = History(Vec::new());
+        for _ in 0..60 {
+            let number = numbers.into_iter().nth(random(3) as usize).unwrap();
+            let some: Vec<Ino> = numbers.into_iter().filter(|_| random(3) == 0).collect();
+            let event = match random(9) {
+                0 => Event::Hold,
+                1 => Event::Move { vacant: some, others: numbers.into_iter().filter(|_| random(3) == 0).collect() },
+                2 => Event::Settle,
+                3 => Event::Keep(number),
+                4 => Event::Gone(number, random(2) == 0),
+                5 => Event::Lookup(number),
+                6 => Event::Refused(number),
+                7 => Event::Opened(number),
+                _ => Event::Taken,
+            };
+            match &event {
+                Event::Hold => view.hold_opens(),
+                Event::Move { vacant, others } => {
+                    view.move_on(vacant.iter().copied().collect(), others.iter().copied())
+                }
+                Event::Settle => view.settle(),
+                Event::Keep(number) => view.keep_old_versions([*number].into_iter()),
+                Event::Gone(number, had_own) => view.on_gone(*number, *had_own),
+                Event::Lookup(number) => view.on_lookup(*number),
+                Event::Refused(number) => view.on_refused(*number),
+                Event::Opened(number) => {
+                    assert_eq!(view.on_opened(*number), history.drops_pages(*number), "{history:?}")
+                }
+                Event::Taken => assert_eq!(view.take_outdated(), history.outdated(), "{history:?}"),
+            }
+            history.0.push(event);
+            for number in numbers {
+                for is_late in [false, true] {
+                    let expected = history.may_use(number, is_late);
+                    assert_eq!(view.may_use(number, is_late).is_ok(), expected, "{number:?} {is_late} {history:?}");
+                }
+                let is_old = history.is_old(number);
+                assert_eq!(view.may_change(number).is_err(), is_old, "{number:?} {history:?}");
+                assert_eq!(view.knows_elsewhere(number), is_old || history.is_vacant(number), "{number:?} {history:?}");
+                let opening = writing(&view, number);
+                let expected = match (history.is_held(), history.may_use(number, false) && !is_old) {
+                    (true, _) => "later",
+                    (false, true) => "granted",
+                    (false, false) => "refused",
+                };
+                let found = match view.may_open(opening) {
+                    Ok(Admission::Later(_)) => "later",
+                    Ok(Admission::Granted) => "granted",
+                    Err(_) => "refused",
+                };
+                assert_eq!(found, expected, "{number:?} {history:?}");
+            }
+        }
+    }
+}
