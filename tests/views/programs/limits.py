@@ -178,12 +178,12 @@ ZARR2 = [
     Limit("netCDF4-python", "zarr2", ["`bool`", "`float16`", "complex numbers", "dates, time spans", "text of fixed length", "text of any length",
                                       "raw bytes, structures"], "refuses the group", one_of(*NCZARR_TYPES), unread=True),
     Limit("netCDF4-python", "zarr2", ["rank 0"], "does not list the array", lambda case: case.rank == 0, unread=True),
-    Limit("netCDF4-python", "zarr2", ["`gzip`", "other codecs"], "has no such filter", with_codec(*NOT_NCZARR), unread=True),
+    Limit("netCDF4-python", "zarr2", ["`gzip`", "other codecs"], "has no such filter, or fails without its level", with_codec(*NOT_NCZARR), unread=True),
     Limit("netCDF4-python", "zarr2", ["`zstd`"], "has no negative levels", lambda case: zstd_level(case) < 0, unread=True),
     Limit("netCDF4-python", "zarr2", ["`transpose`"], "ignores `\"order\": \"F\"`: other values", is_reversed, wrong=True),
     Limit("netCDF4-python", "zarr2", ["big-endian"], "reads other values where chunks are missing", lambda case: case.is_big_endian and case.misses_chunks, wrong=True),
-    Limit("netCDF4-python", "zarr2", ["bytes of fixed length"], "reads other values", one_of("null_terminated_bytes"), wrong=True),
-    Limit("netCDF4-python", "zarr2", ["nested values", "texts"], "loses or changes nested values, long texts and `CLASS`",
+    Limit("netCDF4-python", "zarr2", ["bytes of fixed length"], "reads other values where chunks are missing, or bytes are no text", one_of("null_terminated_bytes"), wrong=True),
+    Limit("netCDF4-python", "zarr2", ["nested values", "texts"], "loses or changes nested values, long texts, texts beyond ASCII and `CLASS`",
           has(lambda name, value: is_nested(name, value) or name == "CLASS" or isinstance(value, str) and not value.isascii()), attributes=True),
 ]
 
