@@ -84,7 +84,8 @@ def compare_one(references, group, left_out, wrong):
                 wrong.append(f"{references.name}: {path} is not there")
             continue
         count += 1
-        here, there = one[...], zarr.open_array(group / path, mode="r")[...]
+        # A text alone is no array.
+        here, there = np.asarray(one[...]), np.asarray(zarr.open_array(group / path, mode="r")[...])
         if here.shape != there.shape or stored(here) != stored(there):
             wrong.append(f"{references.name}: {path}: {there.ravel()[:4]}, not {here.ravel()[:4]}")
         known, found = attributes_of(one), attributes_of(zarr.open_array(group / path, mode="r"))

@@ -321,7 +321,10 @@ impl Filters {
         if masks.iter().all(|mask| *mask == unused) {
             // Filters that no chunk has passed may be any.
             let is_used = |number: usize| number >= 64 || unused & (1 << number) == 0;
-            let used = all.iter().enumerate().filter(|(number, _)| is_used(*number));
+            // The library gives a shuffle of texts its size with the first chunk.
+            let is_unset =
+                |filter: &FilterDescription| masks.is_empty() && filter.id == SHUFFLE && filter.client_data.is_empty();
+            let used = all.iter().enumerate().filter(|(number, filter)| is_used(*number) && !is_unset(filter));
             let codecs = used.map(|(_, filter)| codec_of(filter)).collect::<Outcome<Vec<_>>>()?;
             return Ok(Filters::uniform(all.is_empty(), codecs));
         }
