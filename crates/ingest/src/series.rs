@@ -321,9 +321,7 @@ pub fn plan(
             let mut refuse = |why: String| refusals.push(Refusal { file, variable: array.name.clone(), why });
             let found = names.get(file).and_then(|names| names.get(array.name.as_str()));
             let Some((place, other)) = found.and_then(|place| Some((*place, plan.arrays.get(*place)?))) else {
-                refuse(
-                    reason(plan, &array.name).unwrap_or_else(|| "the file does not have it, and others do".to_owned()),
-                );
+                refuse(missing(plan, &array.name, "the file does not have it, and others do"));
                 continue;
             };
             let own = document_of(other)?;
@@ -434,10 +432,10 @@ fn in_growing_chunks(
     document
 }
 
-/// Returns why the plan lacks the variable `name`, if the file has it.
-fn reason(plan: &Plan, name: &str) -> Option<String> {
+/// Returns why the plan lacks the variable `name`: `usual`, unless the file has it.
+fn missing(plan: &Plan, name: &str, usual: &str) -> String {
     let found = plan.omissions.list.iter().find(|one| one.path == name);
-    found.map(|one| format!("a file has it, but it was {}", one.why))
+    found.map_or_else(|| usual.to_owned(), |one| format!("a file has it, but it was {}", one.why))
 }
 
 /// Returns the bytes by which a chunk of texts, of all `parts` in an array of so many dimensions,
@@ -466,8 +464,7 @@ fn refuse_more(
     refusals: &mut Vec<Refusal>,
 ) {
     let Some((first, others)) = names.split_first() else { return };
-    let why =
-        |name: &str, usual: &str| files.first().and_then(|plan| reason(plan, name)).unwrap_or_else(|| usual.to_owned());
+    let why = |name: &str, usual: &str| files.first().map_or(usual.to_owned(), |plan| missing(plan, name, usual));
     for (file, names) in others.iter().enumerate() {
         for name in names.keys().filter(|name| !first.contains_key(*name)) {
             let why = why(name, "the first file does not have it");
