@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::export::listed;
-use super::output::write_json;
+use super::output::{folder_of, write_json};
 use super::progress::State;
 use super::sync_args::notes;
 use super::values::choice;
@@ -196,7 +196,7 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
     } else if failure.is_none() || imported.commits > 0 {
         print(&to_text(&imported, arguments))?;
     }
-    // What was committed is printed before anything of this fails.
+    // The commits are printed by now: writing the report may fail.
     let reported = arguments.report.as_ref().map_or(Ok(()), |path| write_json(&imported, path));
     failure.map_or(reported, Err)
 }
@@ -204,7 +204,7 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
 /// Fails if a report cannot be written to `path`, or would take the place of what is imported or of
 /// the repository.
 fn check_report(path: &Path, arguments: &ImportArgs) -> Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     let folder = std::fs::canonicalize(folder).map_err(|e| Error::io(format!("--report: {}", folder.display()), e))?;
     let place = std::fs::canonicalize(path).unwrap_or_else(|_| folder.join(path.file_name().unwrap_or_default()));
     let is_taken = |other: &Path| std::fs::canonicalize(other).is_ok_and(|other| place.starts_with(other));

@@ -61,13 +61,18 @@ pub(super) fn write_file(bytes: &[u8], path: &Path) -> Result<()> {
     if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return std::fs::write(path, bytes).map_err(failed);
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     let permissions = std::fs::Permissions::from_mode(0o666);
     let made = tempfile::Builder::new().permissions(permissions).tempfile_in(folder);
     let mut file = made.map_err(failed)?;
     file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;
     std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+}
+
+/// Returns the directory in which `path` is.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Writes `value` as JSON to the file `path`.

@@ -2,6 +2,7 @@
 
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_format::zarr::array::regular_chunk;
+use icechunkfs_format::zarr::document::extension_name;
 use serde_json::{Map, Value};
 
 use crate::codec::{self, Codec};
@@ -136,7 +137,7 @@ pub(crate) fn difference(
 /// be made here.
 pub(crate) fn codecs(document: &Map<String, Value>) -> Option<(Option<&str>, Vec<Codec>)> {
     let (first, others) = document.get("codecs")?.as_array()?.split_first()?;
-    let name = first.as_str().or_else(|| first.get("name")?.as_str())?;
+    let name = extension_name(first)?;
     let codecs = codec::all_of(others);
     let order = || first.get("configuration")?.get("endian")?.as_str();
     (["bytes", TEXTS].contains(&name) && !codecs.contains(&Codec::Other)).then(|| (order(), codecs))
@@ -154,7 +155,7 @@ pub fn longest(document: &Map<String, Value>, bytes: u64) -> Option<u64> {
     /// Bytes that a codec may add, besides a part of the length.
     const MORE: u64 = 1 << 10;
     let first = document.get("codecs").and_then(|codecs| codecs.get(0));
-    if first.and_then(|first| first.as_str().or_else(|| first.get("name")?.as_str())) == Some(TEXTS) {
+    if first.and_then(extension_name) == Some(TEXTS) {
         return Some(texts::MAX_CHUNK);
     }
     let is_coded = codecs(document).is_none_or(|(_, codecs)| !codecs.is_empty());

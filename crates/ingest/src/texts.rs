@@ -60,7 +60,7 @@ impl Texts {
         Run::new(self.shape.clone(), NUMBER, 0, None)?.read(&Numbers { count: self.all.len() as u64 }, region, out)
     }
 
-    /// Returns the bytes of the longest text in a chunk, which no element there has more of.
+    /// Returns the most bytes that a text takes in a chunk, with its length.
     pub(crate) fn widest(&self) -> u64 {
         let longest = self.all.iter().chain([&self.fill]).map(String::len).max();
         NUMBER + longest.unwrap_or_default() as u64

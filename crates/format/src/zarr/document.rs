@@ -161,7 +161,7 @@ pub fn shown(value: &Value) -> String {
 }
 
 /// Returns the name of an extension, which may be a plain string.
-pub(super) fn extension_name(extension: &Value) -> Option<&str> {
+pub fn extension_name(extension: &Value) -> Option<&str> {
     extension.as_str().or_else(|| extension.get("name")?.as_str())
 }
 

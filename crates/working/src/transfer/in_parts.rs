@@ -76,11 +76,12 @@ impl ImportResult {
             one.truncate(MAX_LISTED);
             one
         };
-        // What is left out of each file is listed once.
+        // Each thing that several files lack is listed once.
         let hidden = next.left_out_count.saturating_sub(next.left_out.len() as u64);
         let mut left_out = before.left_out;
         let known = left_out.len();
-        left_out.extend(next.left_out.iter().filter(|one| !before_has(&left_out, one)).cloned().collect::<Vec<_>>());
+        let new: Vec<SkippedPath> = next.left_out.iter().filter(|one| !left_out.contains(one)).cloned().collect();
+        left_out.extend(new);
         let left_out_count = before.left_out_count + hidden + (left_out.len() - known) as u64;
         left_out.truncate(MAX_LISTED);
         *self = ImportResult {
@@ -106,10 +107,6 @@ impl ImportResult {
             ..next
         };
     }
-}
-
-fn before_has(listed: &[SkippedPath], one: &SkippedPath) -> bool {
-    listed.iter().any(|other| other.path == one.path && other.why == one.why)
 }
 
 fn union(mut one: Vec<String>, other: Vec<String>) -> Vec<String> {
