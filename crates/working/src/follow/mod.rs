@@ -21,6 +21,8 @@
 
 pub mod difference;
 pub mod shown;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

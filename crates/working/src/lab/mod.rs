@@ -61,11 +61,16 @@ impl Lab {
         open_directory(&self.repository()).unwrap()
     }
 
+    /// Opens the repository.
+    pub(crate) async fn open(&self) -> Repository {
+        Repository::open(self.storage()).await.unwrap()
+    }
+
     /// Opens a session of branch `main`, with the uncommitted changes of the last one with this
     /// `name`.
     pub(crate) async fn session(&self, name: &str) -> Session {
-        let storage = self.storage();
-        let repository = Repository::open(Arc::clone(&storage)).await.unwrap();
+        let repository = self.open().await;
+        let storage = Arc::clone(repository.storage());
         let scratch = self.directory.path().join(name);
         let place = self.repository();
         let opening = RecoveryOptions {
