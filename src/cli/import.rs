@@ -26,7 +26,7 @@ use icechunkfs_store::storage::virtuals::permissions::Permissions;
 use icechunkfs_store::storage::{self, Storage, settings::Settings};
 use icechunkfs_tree::mount_facts::MountInfo;
 use icechunkfs_working::transfer::import::{self, ImportMeans, ImportOptions, ImportResult, ImportTarget};
-use icechunkfs_working::transfer::in_parts::import_in_parts;
+use icechunkfs_working::transfer::in_parts::{Imported, import_in_parts};
 use icechunkfs_working::transfer::order::Appending;
 use icechunkfs_working::transfer::sources::SourceName;
 use icechunkfs_working::transfer::virtual_refs::VirtualRules;
@@ -107,7 +107,8 @@ pub(crate) struct ImportArgs {
     /// Pack chunks smaller than this into objects of some MiB.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pack_below: u64,
-    /// Also write to FILE what --json prints: what was left out, and why.
+    /// Also write to FILE what --json prints: what was left out, and why. If the import fails,
+    /// "error" is the reason.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Print {"snapshot", "commits", "created_repository", "rebased_over", "nodes_created",
@@ -128,8 +129,36 @@ pub(crate) struct ImportArgs {
 
 /// Imports a directory or a file.
 pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
-    let options = options(arguments)?;
     arguments.report.as_deref().map_or(Ok(()), |path| check_report(path, arguments))?;
+    let report = |imported: &ImportResult| {
+        // The commits are printed by now: writing the report may fail.
+        arguments.report.as_ref().map_or(Ok(()), |path| write_json(imported, path))
+    };
+    let Imported { mut result, left, error } = import_all(arguments).inspect_err(|error| {
+        let refused = ImportResult { dry_run: arguments.dry_run, ..ImportResult::default() };
+        // The error says more than that its report cannot be written.
+        let _ = report(&refused.failed(error));
+    })?;
+    let failure = error.or_else(|| failure(&result)).map(|error| match result.commits {
+        0 => error,
+        commits => {
+            let [commits, left] = [(commits, "commit"), (left, "file")].map(|(n, of)| size::counted(n as u64, of));
+            error.context(format!("{commits} made, {left} left (import again with --skip-existing)"))
+        }
+    });
+    if arguments.json {
+        print_json(&result)?;
+    } else if failure.is_none() || result.commits > 0 {
+        print(&to_text(&result, arguments))?;
+    }
+    let Some(error) = failure else { return report(&result) };
+    result = result.failed(&error);
+    report(&result)?;
+    Err(error)
+}
+
+fn import_all(arguments: &ImportArgs) -> Result<Imported> {
+    let options = options(arguments)?;
     let limits = open::MemoryLimits::default();
     let engine_options =
         EngineOptions { pack_below: arguments.pack_below, memory: limits.uploads(), ..EngineOptions::default() };
@@ -144,18 +173,7 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
         }
         (now, _) => State::of_bytes(<&str>::from(now.stage), (now.bytes_done, now.bytes)),
     };
-    let names: Vec<SourceName> = arguments.src.iter().map(|word| SourceName::parse(word)).collect::<Result<_>>()?;
-    names.iter().try_for_each(|name| match name {
-        SourceName::Local(path) => check_source(path, arguments),
-        _ => Ok(()),
-    })?;
-    let is_one = matches!(names.as_slice(), [SourceName::Local(_) | SourceName::Object(_)]);
-    if !is_one && arguments.append_dim.is_none() {
-        return Err(Error::invalid(
-            "several files can only be imported one after another along a dimension: name it with --append-dim, such as \
-             --append-dim time",
-        ));
-    }
+    let names = names(arguments)?;
     let permissions = arguments.virtuals.permissions()?;
     let named = names.iter().filter_map(SourceName::allowed).fold(permissions, Permissions::allowing);
     let new = NewDirectories::of(&arguments.repo);
@@ -173,32 +191,35 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
             };
             let Some(most) = arguments.commit_each.filter(|_| !arguments.dry_run) else {
                 let target = target(arguments).await?;
-                return Ok((import::import(&names, target, &options, means, &counters, &progress).await?, 0, None));
+                let result = import::import(&names, target, &options, means, &counters, &progress).await?;
+                return Ok(Imported { result, ..Imported::default() });
             };
             let most = usize::try_from(most).unwrap_or(usize::MAX);
             let again = async || target(arguments).await;
             import_in_parts(&names, most, again, &options, means, &counters, &progress).await
         })
     });
-    if imported.as_ref().map_or(true, |(imported, ..)| failure(imported).is_some()) {
+    if imported.as_ref().map_or(true, |imported| failure(&imported.result).is_some()) {
         new.remove_empty();
     }
-    let (imported, left, error) = imported?;
-    let failure = error.or_else(|| failure(&imported)).map(|error| match imported.commits {
-        0 => error,
-        commits => {
-            let [commits, left] = [(commits, "commit"), (left, "file")].map(|(n, of)| size::counted(n as u64, of));
-            error.context(format!("{commits} made, {left} left (import again with --skip-existing)"))
-        }
-    });
-    if arguments.json {
-        print_json(&imported)?;
-    } else if failure.is_none() || imported.commits > 0 {
-        print(&to_text(&imported, arguments))?;
+    imported
+}
+
+/// Returns what is to be imported.
+fn names(arguments: &ImportArgs) -> Result<Vec<SourceName>> {
+    let names: Vec<SourceName> = arguments.src.iter().map(|word| SourceName::parse(word)).collect::<Result<_>>()?;
+    names.iter().try_for_each(|name| match name {
+        SourceName::Local(path) => check_source(path, arguments),
+        _ => Ok(()),
+    })?;
+    let is_one = matches!(names.as_slice(), [SourceName::Local(_) | SourceName::Object(_)]);
+    if !is_one && arguments.append_dim.is_none() {
+        return Err(Error::invalid(
+            "several files can only be imported one after another along a dimension: name it with --append-dim, such as \
+             --append-dim time",
+        ));
     }
-    // The commits are printed by now: writing the report may fail.
-    let reported = arguments.report.as_ref().map_or(Ok(()), |path| write_json(&imported, path));
-    failure.map_or(reported, Err)
+    Ok(names)
 }
 
 /// Fails if a report cannot be written to `path`, or would take the place of what is imported or of

@@ -267,8 +267,11 @@ fn files_may_be_committed_one_after_another() {
     let next: Vec<_> = files.iter().skip(1).collect();
     import(&next[..2], &[]).failure();
     for bad in [archive.file("other.nc", 1, "time two", 13), archive.file("far.nc", 1, "time one", 40)] {
-        import(&[next.as_slice(), &[&bad]].concat(), &[]).failure();
+        let report = archive.directory.path().join("report.json");
+        let why = import(&[next.as_slice(), &[&bad]].concat(), &["--report", report.to_str().unwrap()]).failure();
         assert_eq!(history(), 2, "{bad:?}");
+        let report = serde_json::from_slice::<serde_json::Value>(&fs::read(report).unwrap()).unwrap();
+        assert!(why.contains(report["error"].as_str().unwrap()), "{report} {why}");
     }
     // A report takes the place of nothing else, and each commit would have another first file.
     for report in [files[1].as_path(), &repo.join("repo"), archive.directory.path()] {

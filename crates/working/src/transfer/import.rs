@@ -148,9 +148,18 @@ pub struct ImportResult {
     pub conflicts: Vec<Conflict>,
     /// True if changes were only counted.
     pub dry_run: bool,
+    /// Why the import failed, in its report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 impl ImportResult {
+    /// Returns the report of an import that failed because of `error`.
+    #[must_use]
+    pub fn failed(self, error: &Error) -> Self {
+        ImportResult { error: Some(error.to_string()), ..self }
+    }
+
     /// Lists what is left out of files, and the files that the branch has.
     fn list_of_files(&mut self, left_out: LeftOut, skipped: &[ImportSource]) {
         self.skipped_count = skipped.len() as u64;

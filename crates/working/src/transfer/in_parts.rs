@@ -13,9 +13,19 @@ use super::{Counters, MAX_LISTED, SkippedPath};
 use icechunkfs_base::error::{Error, Result};
 use icechunkfs_repo::commit::progress::CommitProgress;
 
+/// End of an import.
+#[derive(Debug, Default)]
+pub struct Imported {
+    /// Result of what was imported.
+    pub result: ImportResult,
+    /// Number of files that are not committed.
+    pub left: usize,
+    /// Error after which these were left.
+    pub error: Option<Error>,
+}
+
 /// Imports what `names` stand for, at most `most` files by one commit. `target` returns the
-/// destination as it is by then. Returns what was imported, the number of files that were not, and
-/// what ended it early.
+/// destination as it is by then.
 ///
 /// Errors: as for [`import`], if nothing was committed.
 pub async fn import_in_parts(
@@ -26,7 +36,7 @@ pub async fn import_in_parts(
     means: ImportMeans<'_>,
     counters: &Arc<Counters>,
     progress: &CommitProgress,
-) -> Result<(ImportResult, usize, Option<Error>)> {
+) -> Result<Imported> {
     let parts = parts(names, most, &target().await?, options, means, counters).await?;
     // The gaps between all of them were looked at: fewer values would have another usual step.
     let appending = options.appending.clone().map(|how| Appending { allow_gaps: true, ..how });
@@ -38,13 +48,13 @@ pub async fn import_in_parts(
         match one.await {
             Ok(one) => all.add(one),
             Err(error) if all.commits == 0 => return Err(error),
-            Err(error) => return Ok((all, left(number), Some(error))),
+            Err(error) => return Ok(Imported { result: all, left: left(number), error: Some(error) }),
         }
         if !all.conflicts.is_empty() || all.violations_count > 0 {
-            return Ok((all, left(number), None));
+            return Ok(Imported { result: all, left: left(number), error: None });
         }
     }
-    Ok((all, 0, None))
+    Ok(Imported { result: all, ..Imported::default() })
 }
 
 /// Returns what each commit appends. Files that are there already are with the first ones.
