@@ -34,10 +34,10 @@ use icechunkfs_working::transfer::{Counters, SkippedPath};
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// A local directory with a Zarr hierarchy (version 2 or 3), a NetCDF or HDF5 file, or a .json
-    /// file of kerchunk references; with --append-dim several NetCDF or HDF5 files. These may be
-    /// URLs (s3://, gs://, az://, https://), in stores also patterns, such as
-    /// 's3://bucket/era5/*.nc'.
+    /// A local directory with a Zarr hierarchy (version 2 or 3), a NetCDF or HDF5 file, or kerchunk
+    /// references (a .json file, or a directory of Parquet files); with --append-dim several NetCDF
+    /// or HDF5 files. These may be URLs (s3://, gs://, az://, https://), in stores also patterns,
+    /// such as 's3://bucket/era5/*.nc'.
     #[arg(required = true)]
     src: Vec<PathBuf>,
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://). It is created if it does not

@@ -3,8 +3,8 @@
     import_references.py make DIRECTORY SEED COUNT
     import_references.py compare DIRECTORY MOUNTPOINT
 
-File `N.nc` is one of netCDF-C; `N.json` are its references by kerchunk's own library, in different forms, and the group `rN` of the mount is
-what was made of them, with its report in `N.report`. zarr-python has to read the same elements from the mount and, by fsspec, from the
+File `N.nc` is one of netCDF-C; `N.json` are its references by kerchunk's own library, in different forms, the directory `N.parq` has the same
+ones in Parquet if `N` is odd, and the group `rN` of the mount is what was made of them, with its report in `N.report`. zarr-python has to read the same elements from the mount and, by fsspec, from the
 references. Prints one line for each difference, then the number of variables that were compared.
 """
 
@@ -19,6 +19,7 @@ import numpy as np
 import zarr
 from fsspec.implementations.reference import ReferenceFileSystem
 from import_hdf5 import with_netcdf
+from kerchunk.df import refs_to_dataframe
 from kerchunk.hdf import SingleHdf5ToZarr
 
 
@@ -52,6 +53,8 @@ def make(directory, seed, count):
         with file.open("rb") as opened:
             found = SingleHdf5ToZarr(opened, str(file), inline_threshold=int(random.choice([0, 100, 1000])), error="ignore").translate()
         (directory / f"{number}.json").write_text(json.dumps(other_form(random, found, directory)))
+        if number % 2 == 1:
+            refs_to_dataframe(found, str(directory / f"{number}.parq"), record_size=int(random.choice([1, 3, 10, 10_000])))
 
 
 def reader(references):

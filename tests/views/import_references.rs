@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 
 use super::import_virtual::{ALL, mount, reference_with};
 use super::netcdf::{compared, python};
+use crate::common::damage::mutate;
 use crate::common::lengths::{length, number};
-use crate::common::{Output, icechunkfs, read_files, run, run_on};
+use crate::common::random::Random;
+use crate::common::{Output, copy_tree, icechunkfs, project, read_files, run, run_on};
 
 /// Files in the ordinary run, and in a full one.
 const QUICK: usize = 20;
@@ -31,7 +33,8 @@ fn references_are_what_zarr_python_reads_of_them() {
         let repo = place.path().join(format!("repo{}", options.len()));
         let mut referred = 0;
         for number in 0..files {
-            let references = directory.join(format!("{number}.json"));
+            let [json, parquet] = ["json", "parq"].map(|ending| directory.join(format!("{number}.{ending}")));
+            let references = if parquet.exists() { parquet } else { json };
             let path = format!("r{number}");
             let report = import(&references, &repo, &[options, &["--path", &path, "--json"]].concat()).json();
             referred += report["chunks_virtual"].as_u64().unwrap();
@@ -129,4 +132,80 @@ fn references_that_lead_nowhere_are_refused_and_nothing_is_imported() {
     run_on(references.at("repo"), &words).failure();
     let words = ["--append-dim", "x"];
     assert!(references.import(&json!(["data", 4, 4]), &words).failure().contains("only those are appended"));
+}
+
+/// Programs that write references in Parquet.
+const WRITERS: [&str; 2] = ["fastparquet", "pyarrow"];
+
+/// References in Parquet of each program, beside the file that they name.
+fn in_parquet() -> References {
+    let references = References { place: tempfile::tempdir().unwrap() };
+    copy_tree(&project("tests/fixtures/references"), references.place.path());
+    references
+}
+
+#[test]
+fn references_in_parquet_are_rows_in_the_order_of_the_grid() {
+    let references = in_parquet();
+    for writer in WRITERS {
+        let repo = references.at(writer);
+        import(&references.at(&format!("{writer}.parq")), &repo, &[]).success();
+        let read = |key: &str| run_on(&repo, &["cat", key]);
+        let found = ["a/c/0/0", "a/c/0/1", "a/c/1/0", "a/c/1/1", "a/c/1/2", "s/c"].map(|key| read(key).success());
+        assert_eq!(found, [&b"c"[..], b"x", b"h", b"\0", b"a", b"abcdefgh"], "{writer}");
+        // A row without anything is a chunk that is not there.
+        read("a/c/0/2").failure();
+        assert_eq!(read("zarr.json").json()["attributes"], json!({"limit": "-Infinity", "text": "NaN"}), "{writer}");
+    }
+}
+
+#[test]
+fn references_in_parquet_that_lead_nowhere_are_refused() {
+    let references = in_parquet();
+    let directory = references.at("pyarrow.parq");
+    let refused = |why: &str| {
+        let said = import(&directory, &references.at("repo"), &[]).failure();
+        assert!(said.contains(why) && said.contains("pyarrow.parq"), "{said}");
+        assert!(!references.at("repo").exists());
+    };
+    fs::write(references.at("data"), b"abcdefg").unwrap();
+    refused("data has 7 bytes");
+    fs::rename(references.at("data"), references.at("other")).unwrap();
+    refused("data");
+    fs::rename(directory.join("a/refs.1.parq"), directory.join("a/refs.2.parq")).unwrap();
+    refused("a/refs.2.parq: it has no kerchunk references: row 0 is of a chunk that the array lacks");
+    fs::write(directory.join("a/refs.1.parq"), b"<html>").unwrap();
+    refused("a/refs.1.parq: it is not a file of references in Parquet");
+    fs::remove_file(directory.join("a/refs.1.parq")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", directory.join("a/refs.1.parq")).unwrap();
+    refused("is not a file");
+    fs::write(directory.join(".zmetadata"), r#"{"record_size": 4}"#).unwrap();
+    refused("no kerchunk references");
+}
+
+/// The reader of Parquet was not made for hostile files: whatever it does, the import lives.
+#[test]
+fn damaged_parquet_ends_no_import_but_its_own() {
+    let references = in_parquet();
+    let mut random = Random::new(number("ICECHUNKFS_SEED", 1) as u64);
+    let [mut read, mut refused] = [0, 0];
+    for number in 0..length("ICECHUNKFS_DAMAGED_REFERENCES", 40, 1000) {
+        let directory = references.at(&format!("{}.parq", WRITERS[number % WRITERS.len()]));
+        let file = directory.join("a/refs.0.parq");
+        let whole = fs::read(&file).unwrap();
+        fs::write(&file, mutate(&whole, &mut random)).unwrap();
+        let _ = fs::remove_dir_all(references.at("repo"));
+        let output = import(&directory, &references.at("repo"), &[]);
+        fs::write(&file, whole).unwrap();
+        if output.status.success() {
+            read += 1;
+            run_on(references.at("repo"), &["verify", "--chunks"]).success();
+        } else {
+            refused += 1;
+            let why = output.failure();
+            assert!(why.starts_with("icechunkfs: ") && why.contains(".parq"), "{why}");
+            assert!(!references.at("repo").exists(), "{why}");
+        }
+    }
+    assert!(read > 0 && refused > read, "{read} {refused}");
 }

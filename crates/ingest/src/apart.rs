@@ -1,16 +1,17 @@
-//! A process of its own for formats whose readers were not made for hostile files.
+//! A process of its own for formats whose readers were not made for hostile files: HDF5, and the
+//! Parquet of references.
 //!
 //! The process has the file, or a socket over which it asks for its ranges ([`crate::asked`]), and
 //! a pipe for the answer: no other descriptor, no environment, and once it has begun to read no
 //! right to open, to connect, or to start anything. Its memory and its time are bounded. What it
 //! answers is checked as if the file had said it.
 
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 use std::os::fd::AsRawFd;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -26,8 +27,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::asked;
 use crate::data::{ArrayData, ChunkPlace};
+#[cfg(feature = "apart")]
+use crate::kerchunk::parquet;
+use crate::kerchunk::records::{self, Rows};
 use crate::plan::{MAX_CHUNKS, Plan};
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 use crate::source::LocalFile;
 use crate::source::Source;
 use crate::texts;
@@ -38,9 +42,9 @@ const MEMORY: u64 = 1 << 30;
 const SECONDS: u64 = 60;
 /// Time after which the process is ended: the disk may be slow.
 const PATIENCE: Duration = Duration::from_mins(10);
-/// Most bytes of the plan without its chunks.
+/// Most bytes of the answer without the chunks of a plan.
 const MAX_TEXT: u64 = 128 << 20;
-/// Memory of the values that a byte of the plan's text may be: `0,` becomes one of 32 bytes.
+/// Memory of the values that a byte of the answer may be: `0,` becomes one of 32 bytes.
 const VALUES: u64 = 16;
 /// Time that the process has to end after its answer.
 const END: Duration = Duration::from_secs(5);
@@ -59,6 +63,8 @@ pub struct Reader {
 enum Answer {
     /// The plan. The chunks of its arrays follow.
     Plan(Plan),
+    /// Rows of references.
+    Rows(Rows),
     /// Fault of the file, for display.
     Wrong(String),
 }
@@ -69,6 +75,29 @@ impl Reader {
     /// Errors: [`ErrorKind::Corrupt`] if the file is damaged, or if its reader fails; others as for
     /// reading.
     pub fn plan(&self, file: &(dyn Source + Sync)) -> Result<Metered<Plan>> {
+        let plan = self.ask(file, |pipe| read_answer(pipe, read_plan))?;
+        plan.check(file.length()).context(|| "the plan for the file")?;
+        Ok(plan)
+    }
+
+    /// Returns the rows of references in the Parquet file `file`.
+    ///
+    /// Errors: as for [`Reader::plan`].
+    pub fn rows(&self, file: &(dyn Source + Sync)) -> Result<Metered<Rows>> {
+        let not_one = || Error::corrupt("it is not a file of references in Parquet");
+        if !records::is_parquet(file)? {
+            return Err(not_one());
+        }
+        self.ask(file, |pipe| {
+            read_answer(pipe, |answer, _, _| match answer {
+                Answer::Rows(rows) => Ok(rows),
+                _ => Err(not_one()),
+            })
+        })
+    }
+
+    /// Starts the process for `file`, and returns its answer, which `read` reads.
+    fn ask<T>(&self, file: &(dyn Source + Sync), read: impl FnOnce(&mut BufReader<Timed>) -> Result<T>) -> Result<T> {
         let mut command = Command::new(&self.program);
         command.args(&self.words).env_clear().current_dir("/").stdout(Stdio::piped()).stderr(Stdio::null());
         let asking = match file.local() {
@@ -90,7 +119,7 @@ impl Reader {
             let answering = asking.map(|socket| scope.spawn(move || asked::answer(socket, file)));
             let answer = pipe.and_then(|pipe| {
                 let until = Instant::now().checked_add(PATIENCE);
-                read_answer(&mut BufReader::new(Timed { pipe, until }))
+                read(&mut BufReader::new(Timed { pipe, until }))
             });
             let status = end(&mut child);
             let failed = |_| Err(Error::invalid("reading the file ended early"));
@@ -99,8 +128,8 @@ impl Reader {
         // The answer of a process that was not answered says less.
         answered?;
         let status = status?;
-        let plan = match answer {
-            Ok(plan) => plan,
+        let answer = match answer {
+            Ok(answer) => answer,
             // The answer ends where the process has.
             Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) && !status.success() => {
                 return Err(ended(status));
@@ -115,8 +144,7 @@ impl Reader {
         };
         // Fails if the file has changed meanwhile.
         file.read(0, &mut [])?;
-        plan.check(file.length()).context(|| "the plan for the file")?;
-        Ok(plan)
+        Ok(answer)
     }
 }
 
@@ -167,23 +195,33 @@ impl Read for Timed {
     }
 }
 
-fn read_answer(pipe: &mut impl Read) -> Result<Metered<Plan>> {
+/// Reads an answer, and with `take` what follows it.
+fn read_answer<P: Read, T>(
+    pipe: &mut P,
+    take: impl FnOnce(Answer, &mut P, &mut Meter) -> Result<T>,
+) -> Result<Metered<T>> {
     let mut meter = Meter::new("the plan of an import");
     let length = number(pipe)?;
     if length > MAX_TEXT {
-        return Err(Error::new(ErrorKind::Unsupported, "more attributes than a file may have"));
+        return Err(Error::new(ErrorKind::Unsupported, "more attributes or references than one file may have"));
     }
     meter.count(length.saturating_mul(VALUES))?;
     let answer = serde_json::from_reader(pipe.by_ref().take(length));
     let answer = answer.map_err(|e| Error::with_source(ErrorKind::Corrupt, "the plan for the file", e))?;
-    let mut plan = match answer {
-        Answer::Plan(plan) => plan,
-        Answer::Wrong(message) => return Err(Error::corrupt(message)),
-    };
+    if let Answer::Wrong(message) = answer {
+        return Err(Error::corrupt(message));
+    }
+    let taken = take(answer, pipe, &mut meter)?;
+    Ok(meter.finish(taken))
+}
+
+/// Reads the chunks of the arrays of the plan.
+fn read_plan(answer: Answer, pipe: &mut impl Read, meter: &mut Meter) -> Result<Plan> {
+    let Answer::Plan(mut plan) = answer else { return Err(Error::corrupt("it is not a file with arrays")) };
     let mut left = MAX_CHUNKS;
     for array in &mut plan.arrays {
         if let ArrayData::Texts(texts) = &mut array.data {
-            texts.all = read_texts(pipe, &mut meter)?;
+            texts.all = read_texts(pipe, meter)?;
         }
         let ArrayData::Stored(stored) = &mut array.data else { continue };
         let count = number(pipe)?;
@@ -194,7 +232,7 @@ fn read_answer(pipe: &mut impl Read) -> Result<Metered<Plan>> {
             stored.chunks.push(ChunkPlace { position, offset, length, mask });
         }
     }
-    Ok(meter.finish(plan))
+    Ok(plan)
 }
 
 fn read_texts(pipe: &mut impl Read, meter: &mut Meter) -> Result<Vec<String>> {
@@ -249,7 +287,7 @@ fn write_answer(pipe: &mut impl Write, answer: &Answer) -> Result<()> {
 pub fn serve() -> Result<()> {
     let input = io::stdin().as_fd().try_clone_to_owned().map_err(|e| Error::io("the file", e));
     let answer = match input.and_then(|input| read(input.into())) {
-        Ok(plan) => Answer::Plan(plan.into_inner()),
+        Ok(answer) => answer,
         Err(error) => Answer::Wrong(error.to_string()),
     };
     write_answer(&mut BufWriter::new(io::stdout().lock()), &answer)
@@ -259,43 +297,50 @@ pub fn serve() -> Result<()> {
 /// make its reader abort.
 ///
 /// Errors: as those of [`Reader::plan`].
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 pub fn plan_unconfined(source: impl Source + Send + Sync + 'static) -> Result<Metered<Plan>> {
     crate::hdf5::plan(source)
 }
 
-#[cfg(not(feature = "hdf5"))]
-fn read(_: File) -> Result<Metered<Plan>> {
+#[cfg(not(feature = "apart"))]
+fn read(_: File) -> Result<Answer> {
     Err(Error::new(
         ErrorKind::Unsupported,
-        "this icechunkfs was built without the feature `import`, and does not read HDF5",
+        "this icechunkfs was built without the feature `import`, and reads neither HDF5 nor Parquet",
     ))
 }
 
-#[cfg(feature = "hdf5")]
-fn read(input: File) -> Result<Metered<Plan>> {
+#[cfg(feature = "apart")]
+fn read(input: File) -> Result<Answer> {
     use std::os::unix::fs::FileTypeExt;
     let number = input.as_raw_fd().cast_unsigned();
     let kind = input.metadata().map_err(|e| Error::io("the file", e))?.file_type();
     if kind.is_socket() {
         confine(number, &SOCKET_CALLS)?;
-        crate::hdf5::plan(asked::Asked::new(input)?)
-    } else {
-        let file = LocalFile::new(input)?;
-        confine(number, &FILE_CALLS)?;
-        crate::hdf5::plan(file)
+        return answer_to(asked::Asked::new(input)?);
     }
+    let file = LocalFile::new(input)?;
+    confine(number, &FILE_CALLS)?;
+    answer_to(file)
+}
+
+#[cfg(feature = "apart")]
+fn answer_to(file: impl Source + Send + Sync + 'static) -> Result<Answer> {
+    if records::is_parquet(&file)? {
+        return parquet::rows(&file).map(Answer::Rows);
+    }
+    crate::hdf5::plan(file).map(|plan| Answer::Plan(plan.into_inner()))
 }
 
 /// System calls for the descriptor of a file, and of a socket.
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 const FILE_CALLS: [libc::c_long; 2] = [libc::SYS_pread64, libc::SYS_statx];
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 const SOCKET_CALLS: [libc::c_long; 2] = [libc::SYS_read, libc::SYS_write];
 
 /// Bounds what the process takes, and forbids it to do anything but compute, the system calls `own`
 /// with descriptor `input`, and write to standard output.
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 fn confine(input: u32, own: &[libc::c_long]) -> Result<()> {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let bound = |resource, most| {
@@ -317,7 +362,7 @@ fn confine(input: u32, own: &[libc::c_long]) -> Result<()> {
 
 /// Returns the filter of system calls: what an allocator and the library need, `own` with
 /// descriptor `input`, and writing to standard output.
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 fn calls(input: u32, own: &[libc::c_long]) -> std::result::Result<seccompiler::BpfProgram, seccompiler::BackendError> {
     use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
     const STANDARD_OUTPUT: u32 = 1;
@@ -392,7 +437,7 @@ mod tests {
 
     /// Tries what no reader may do, with a descriptor that may be read by `read`. Returns what
     /// failed.
-    #[cfg(feature = "hdf5")]
+    #[cfg(feature = "apart")]
     fn tried<F: AsRawFd + Send + 'static>(
         file: F,
         own: &[libc::c_long],
@@ -421,7 +466,7 @@ mod tests {
         refused.join().unwrap()
     }
 
-    #[cfg(feature = "hdf5")]
+    #[cfg(feature = "apart")]
     #[test]
     fn a_reader_can_do_nothing_but_read_and_answer() {
         let file = tempfile::tempfile().unwrap();
@@ -442,7 +487,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_read_as_it_was_written() {
-        let plan = read_answer(&mut answer(3).as_slice()).unwrap();
+        let plan = read_answer(&mut answer(3).as_slice(), read_plan).unwrap();
         let file = crate::source::testing::Bytes(vec![0; 30]);
         let chunks = plan.arrays.first().unwrap().stored_chunks(&file).unwrap().unwrap();
         assert_eq!(chunks.len(), 3);
@@ -450,7 +495,7 @@ mod tests {
         assert!(plan.check(29).is_err());
         let mut wrong = Vec::new();
         write_answer(&mut wrong, &Answer::Wrong("a fault".to_owned())).unwrap();
-        assert_eq!(read_answer(&mut wrong.as_slice()).unwrap_err().to_string(), "a fault");
+        assert_eq!(read_answer(&mut wrong.as_slice(), read_plan).unwrap_err().to_string(), "a fault");
     }
 
     /// A process that a file has taken over may answer anything.
@@ -463,7 +508,7 @@ mod tests {
             for other in [b'0', b'1', b'9', b'-', b'[', 0, 0xff] {
                 let mut changed = whole.clone();
                 changed.splice(at..=at, [other]);
-                let Ok(plan) = read_answer(&mut changed.as_slice()) else { continue };
+                let Ok(plan) = read_answer(&mut changed.as_slice(), read_plan) else { continue };
                 if plan.check(40).is_err() {
                     continue;
                 }
@@ -486,15 +531,15 @@ mod tests {
     fn an_answer_that_is_cut_or_claims_too_much_is_refused() {
         let whole = answer(3);
         for length in 0..whole.len() {
-            assert!(read_answer(&mut whole.get(..length).unwrap()).is_err(), "{length}");
+            assert!(read_answer(&mut whole.get(..length).unwrap(), read_plan).is_err(), "{length}");
         }
         let mut long = u64::MAX.to_le_bytes().to_vec();
         long.extend(b"{}");
-        assert!(read_answer(&mut long.as_slice()).unwrap_err().to_string().contains("more attributes"));
+        assert!(read_answer(&mut long.as_slice(), read_plan).unwrap_err().to_string().contains("more attributes"));
         // The number of chunks is that of a larger file.
         let mut many = whole.clone();
         let at = many.len() - 3 * 32 - 8;
         many.splice(at..at + 8, (MAX_CHUNKS + 1).to_le_bytes());
-        assert!(read_answer(&mut many.as_slice()).unwrap_err().to_string().contains("chunks"));
+        assert!(read_answer(&mut many.as_slice(), read_plan).unwrap_err().to_string().contains("chunks"));
     }
 }

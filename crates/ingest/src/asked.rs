@@ -4,14 +4,14 @@
 //! and the number of bytes; it gets exactly those, one after another. Numbers have eight bytes, the
 //! least one first.
 
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
 
 use icechunkfs_base::error::{Error, ErrorKind, Result};
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 use parking_lot::Mutex;
 
 use crate::source::Source;
@@ -25,7 +25,7 @@ const MAX_RANGES: usize = 512;
 const MOST: u64 = 4 << 30;
 
 /// File that another process has: that one answers.
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 #[derive(Debug)]
 pub(crate) struct Asked {
     /// Used as a file: of all calls for sockets it needs only `read` and `write`.
@@ -33,7 +33,7 @@ pub(crate) struct Asked {
     length: u64,
 }
 
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 impl Asked {
     /// Takes the socket, from which the length is read.
     ///
@@ -44,7 +44,7 @@ impl Asked {
     }
 }
 
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 impl Source for Asked {
     fn length(&self) -> u64 {
         self.length
@@ -79,7 +79,7 @@ impl Source for Asked {
 }
 
 /// Divides `ranges` into requests that are answered as a whole.
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 fn batches(ranges: &[Range<u64>]) -> Vec<&[Range<u64>]> {
     let mut left = ranges;
     let mut found = Vec::new();
@@ -97,7 +97,7 @@ fn batches(ranges: &[Range<u64>]) -> Vec<&[Range<u64>]> {
     found
 }
 
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 fn lost(error: io::Error) -> Error {
     Error::io("the file, from the process that has it", error)
 }
@@ -174,7 +174,7 @@ pub(crate) fn number(from: &mut impl Read) -> io::Result<u64> {
     from.read_exact(&mut bytes).map(|()| u64::from_le_bytes(bytes))
 }
 
-#[cfg(all(test, feature = "hdf5"))]
+#[cfg(all(test, feature = "apart"))]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::os::fd::OwnedFd;

@@ -114,7 +114,7 @@ impl ArrayData {
     }
 
     /// Returns the bytes that it takes in memory, besides itself and the shape.
-    #[cfg(feature = "hdf5")]
+    #[cfg(feature = "apart")]
     pub(crate) fn cost(&self) -> u64 {
         match self {
             ArrayData::Plain(_) => 0,

@@ -33,6 +33,6 @@ mod data;
 mod difference;
 mod document;
 mod element;
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 mod hdf5;
 mod texts;

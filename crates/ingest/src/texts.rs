@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::{Run, product, size};
 use crate::source::Source;
-#[cfg(feature = "hdf5")]
+#[cfg(feature = "apart")]
 use crate::{
     chunking::{self, Sizes},
     data, plan,
@@ -38,7 +38,7 @@ pub(crate) struct Texts {
 
 impl Texts {
     /// Returns the texts of an array of `shape`.
-    #[cfg(feature = "hdf5")]
+    #[cfg(feature = "apart")]
     pub(crate) fn new(shape: Vec<u64>, fill: String, all: Vec<String>) -> Self {
         Texts { shape, fill, all }
     }
@@ -68,7 +68,7 @@ impl Texts {
 
     /// Returns the elements per dimension of chunks, of which none is too long, wherever the long
     /// texts are; none if one text is.
-    #[cfg(feature = "hdf5")]
+    #[cfg(feature = "apart")]
     pub(crate) fn chunk_shape(&self) -> Option<Vec<u64>> {
         let mut size = self.bytes().div_ceil(self.all.len().max(1) as u64).max(1);
         loop {
@@ -82,7 +82,7 @@ impl Texts {
 
     /// Returns at least the bytes of the longest of chunks of this shape; none if there are too
     /// many.
-    #[cfg(feature = "hdf5")]
+    #[cfg(feature = "apart")]
     fn longest(&self, chunk: &[u64]) -> Option<u64> {
         let grid = plan::grid(&self.shape, chunk)?;
         let count = data::chunk_count(&self.shape, chunk).filter(|count| *count <= plan::MAX_CHUNKS)?;
@@ -257,7 +257,7 @@ mod tests {
         assert!(texts.read(&[0..2, 1..4], &mut Vec::new()).is_err());
     }
 
-    #[cfg(feature = "hdf5")]
+    #[cfg(feature = "apart")]
     #[test]
     fn chunks_are_not_too_long_wherever_the_long_texts_are() {
         assert_eq!(texts(&[], &["x"]).chunk_shape().unwrap(), Vec::<u64>::new());

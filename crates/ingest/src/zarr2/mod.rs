@@ -6,7 +6,7 @@
 
 mod codecs;
 mod data_type;
-mod text;
+pub(crate) mod text;
 
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_format::zarr::chunk_key::{KeyEncoding, Separator};

@@ -7,6 +7,18 @@ const NUMBERS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
 
 /// Returns `json` with texts in the place of NaN and infinity, and whether there were any.
 pub(super) fn with_quoted_numbers(json: &[u8]) -> (Vec<u8>, bool) {
+    replaced(json, |number| [b"\"", number, b"\""].concat())
+}
+
+/// Returns `json` with other numbers of as many bytes in the place of NaN and infinity: what is
+/// found in it is at the same place in `json`.
+pub(crate) fn with_masked_numbers(json: &[u8]) -> Vec<u8> {
+    replaced(json, |number| vec![b'1'; number.len()]).0
+}
+
+/// Returns `json` with what `other` returns in the place of NaN and infinity, and whether there
+/// were any.
+fn replaced(json: &[u8], other: impl Fn(&[u8]) -> Vec<u8>) -> (Vec<u8>, bool) {
     let mut out = Vec::with_capacity(json.len());
     let mut has_any = false;
     let mut rest = json;
@@ -22,9 +34,7 @@ pub(super) fn with_quoted_numbers(json: &[u8]) -> (Vec<u8>, bool) {
         match NUMBERS.iter().find(|number| !is_text && rest.starts_with(number)) {
             Some(number) => {
                 has_any = true;
-                out.push(b'"');
-                out.extend_from_slice(number);
-                out.push(b'"');
+                out.extend(other(number));
                 rest = rest.get(number.len()..).unwrap_or_default();
             }
             None => {
@@ -48,6 +58,12 @@ pub(super) fn is_quoted_number(value: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn masked_numbers_leave_all_else_where_it_was() {
+        let masked = with_masked_numbers(br#"{"a":NaN,"NaN":[-Infinity,"Infinity"]}"#);
+        assert_eq!(masked, br#"{"a":111,"NaN":[111111111,"Infinity"]}"#);
+    }
 
     #[test]
     fn numbers_outside_of_texts_are_quoted() {

@@ -302,7 +302,7 @@ pub(super) async fn prepare(
     let Began { tree, containers } = Began::at(target, &means, is_elsewhere || options.virtual_rules.is_some()).await?;
     let named = Arc::new(VirtualChunks::new(means.named.clone(), containers.clone(), means.settings));
     let sources = ImportSource::of(names, &named).await?;
-    let references = References::of(&sources).await?;
+    let references = References::of(&sources, means.apart).await?;
     let (places, missing) = match options.virtual_rules {
         Some(how) => {
             let files = references.as_ref().map_or(&sources, |references| &references.files);

@@ -15,7 +15,7 @@
 //! | [`prune`] | finds and removes what a destination has and the snapshot does not |
 //! | [`scan`] | presents a directory as a working tree in which every file is new |
 //! | [`version_2`] | does that with a tree of Zarr 2 |
-//! | [`references`] | does that with a file of kerchunk references |
+//! | [`references`] | does that with kerchunk references |
 //! | [`sources`] | parses the names of what is imported |
 //! | [`opened`] | reads a file of this machine, or an object of a store |
 //! | [`planned`] | does that with the groups and arrays that a file of another format becomes |

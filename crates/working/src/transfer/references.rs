@@ -1,10 +1,11 @@
-//! Presents a file of kerchunk references as a tree of Zarr 2: its documents, and chunks that are
-//! ranges of other files, copied or virtual.
+//! Presents kerchunk references as a tree of Zarr 2: its documents, and chunks that are ranges of
+//! other files, copied or virtual.
 //!
 //! The one who wrote the references says which files are read, and that may be a stranger. So a
-//! file of this machine is read if it lies in the directory of the references, and anything else if
-//! the user allows its prefix.
+//! file of this machine is read if it lies in the directory that has the references, and anything
+//! else if the user allows its prefix.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,57 +21,57 @@ use super::virtual_refs::VirtualTarget;
 use icechunkfs_base::blocking::blocking;
 use icechunkfs_base::error::{Context, Error, ErrorKind, Result};
 use icechunkfs_base::memory::{Meter, Metered};
+use icechunkfs_ingest::apart::Reader;
+use icechunkfs_ingest::kerchunk::records::Records;
 use icechunkfs_ingest::kerchunk::{self, Reference};
 use icechunkfs_ingest::source::Source as _;
+use icechunkfs_ingest::zarr2;
 use icechunkfs_repo::commit::changes::MadeChunk;
 use icechunkfs_store::storage::virtuals::address::{Address, Scheme};
 use icechunkfs_store::storage::virtuals::target_of;
 
 /// Most bytes of a file of references. A million of them have some 100 MiB.
 const MAX_LENGTH: u64 = 512 << 20;
-/// End of the names of such files.
+/// End of the names of files in JSON.
 const ENDING: &str = "json";
 
 /// References, and the files that they name.
 #[derive(Debug)]
 pub(super) struct References {
     parsed: Metered<kerchunk::References>,
-    /// Path of the file that has them, for messages.
+    /// Path of the file or directory that has them, for messages.
     shown: String,
-    /// Directory of that file.
+    /// Directory that this one is in.
     directory: Address,
     /// Files by their positions.
     pub(super) files: Vec<ImportSource>,
 }
 
 impl References {
-    /// Reads the references that the one of `sources` is; none if it is something else.
+    /// Reads the references that the one of `sources` is; none if it is something else. Files in
+    /// Parquet are read by `apart`.
     ///
-    /// Errors: as for [`kerchunk::parse`]; [`ErrorKind::Unsupported`] if the file is too long.
-    pub(super) async fn of(sources: &[ImportSource]) -> Result<Option<Arc<Self>>> {
+    /// Errors: as for [`kerchunk::json::parse`] and [`Records`]; [`ErrorKind::Unsupported`] if a
+    /// file is too long.
+    pub(super) async fn of(sources: &[ImportSource], apart: &Reader) -> Result<Option<Arc<Self>>> {
         let [ImportSource::Local(path)] = sources else { return Ok(None) };
         let path = path.clone();
+        let apart = apart.clone();
         blocking(move || {
-            if path.extension().is_none_or(|ending| ending != ENDING) || !path.is_file() {
+            let read = if path.extension().is_some_and(|ending| ending == ENDING) && path.is_file() {
+                whole(&path).and_then(|json| kerchunk::json::parse(&json))
+            } else if has_records(&path) {
+                records(&path, &apart)
+            } else {
                 return Ok(None);
-            }
-            References::read(&path).context(|| path.display()).map(|read| Some(Arc::new(read)))
+            };
+            let shown = || path.display();
+            References::new(&path, read.context(shown)?).context(shown).map(|found| Some(Arc::new(found)))
         })
         .await
     }
 
-    fn read(path: &Path) -> Result<Self> {
-        let file = OpenFile::local(path)?;
-        let length = file.length();
-        if length > MAX_LENGTH {
-            let message = format!("a file of references has at most {} MiB: write several", MAX_LENGTH >> 20);
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
-        let mut meter = Meter::new("the references of an import");
-        meter.count(length)?;
-        let mut json = vec![0; usize::try_from(length).unwrap_or_default()];
-        file.read(0, &mut json)?;
-        let parsed = kerchunk::parse(&json)?;
+    fn new(path: &Path, parsed: Metered<kerchunk::References>) -> Result<Self> {
         let real = std::fs::canonicalize(path).map_err(|e| Error::io("its path", e))?;
         let directory = real.parent().unwrap_or(Path::new("/"));
         let name =
@@ -166,6 +167,59 @@ impl References {
         }
         Ok((scanned, meter))
     }
+}
+
+/// Returns the bytes of a file in JSON.
+fn whole(path: &Path) -> Result<Metered<Vec<u8>>> {
+    let file = OpenFile::local(path)?;
+    let length = file.length();
+    if length > MAX_LENGTH {
+        let message = format!("a file of references has at most {} MiB: write several", MAX_LENGTH >> 20);
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    let mut meter = Meter::new("the references of an import");
+    meter.count(length)?;
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
+    file.read(0, &mut bytes)?;
+    Ok(meter.finish(bytes))
+}
+
+/// Says whether a directory has references in Parquet: a tree of Zarr 2 with `.zmetadata` also has
+/// a document of its root.
+fn has_records(directory: &Path) -> bool {
+    directory.join(zarr2::CONSOLIDATED).is_file()
+        && [zarr2::GROUP, zarr2::ARRAY].iter().all(|name| !directory.join(name).exists())
+}
+
+fn records(directory: &Path, apart: &Reader) -> Result<Metered<kerchunk::References>> {
+    let mut records = Records::parse(&whole(&directory.join(zarr2::CONSOLIDATED))?)?;
+    for array in records.directories() {
+        for (number, path) in files_of_array(&directory.join(&array))? {
+            let shown = || path.strip_prefix(directory).unwrap_or(&path).display();
+            let rows = OpenFile::local(&path).and_then(|file| apart.rows(&file)).context(shown)?;
+            records.add(&array, number, rows.into_inner()).context(shown)?;
+        }
+    }
+    records.finish()
+}
+
+/// Returns the files of rows in the directory of an array, by their numbers; none if it has no
+/// directory.
+fn files_of_array(directory: &Path) -> Result<BTreeMap<u64, PathBuf>> {
+    let failed = |e| Error::io(directory.display(), e);
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut found = BTreeMap::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        if let Some(number) = entry.file_name().to_str().and_then(Records::number_of) {
+            found.insert(number, entry.path());
+        }
+    }
+    Ok(found)
 }
 
 /// Returns the file that a reference names: a URL, or a path below the directory of the references.

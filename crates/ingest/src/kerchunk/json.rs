@@ -1,53 +1,22 @@
-//! References of kerchunk: a hierarchy of Zarr 2 in one file of JSON, whose chunks are ranges of
-//! other files.
+//! References in one file of JSON.
 //!
 //! Both forms are read: a map of keys, and version 1 with `refs` and plain `templates`. References
 //! that have to be computed first (`gen`, templates with expressions) are not: kerchunk and
 //! VirtualiZarr write files without them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use data_encoding::BASE64;
 use icechunkfs_base::error::{Error, ErrorKind, Result};
-use icechunkfs_base::memory::{Meter, Metered};
-use icechunkfs_base::printable;
+use icechunkfs_base::memory::Metered;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::{Collected, Reference, References, check_length, not_kerchunk, shown};
 use crate::zarr2;
 
 /// Beginning of a text that is the encoded bytes.
 const ENCODED: &str = "base64:";
-
-/// Most names of a key: each is a directory that has the path up to it.
-const MAX_DEPTH: usize = 128;
-
-/// Content of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reference {
-    /// The bytes themselves.
-    Inline(Vec<u8>),
-    /// Bytes of a file.
-    Range {
-        /// Position of the file in [`References::files`].
-        file: usize,
-        /// First byte.
-        offset: u64,
-        /// Number of bytes.
-        length: u64,
-    },
-    /// The whole file with this position.
-    Whole(usize),
-}
-
-/// Keys of a hierarchy of Zarr 2, with what is there.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct References {
-    /// Keys in their order: names with slashes between, as Zarr 2 has them.
-    pub entries: BTreeMap<String, Reference>,
-    /// Paths and URLs of the files, each once.
-    pub files: Vec<String>,
-}
 
 /// Value of a key as the file has it.
 #[derive(Deserialize)]
@@ -78,8 +47,8 @@ struct File {
 /// Errors: [`ErrorKind::Corrupt`] if it is not one, [`ErrorKind::Unsupported`] if its references
 /// have to be computed, [`ErrorKind::OutOfMemory`].
 pub fn parse(json: &[u8]) -> Result<Metered<References>> {
-    let mut meter = Meter::new("the references of an import");
-    meter.count(zarr2::cost(json))?;
+    let mut collected = Collected::new();
+    collected.meter.count(zarr2::cost(json))?;
     let not_one = |e| Error::with_source(ErrorKind::Corrupt, "it is not a file of kerchunk references", e);
     let File { refs, templates, r#gen, version, others } = serde_json::from_slice(json).map_err(not_one)?;
     if !r#gen.is_empty() {
@@ -91,49 +60,20 @@ pub fn parse(json: &[u8]) -> Result<Metered<References>> {
             let parsed = others.into_iter().map(|(key, value)| Ok((key, serde_json::from_value(value)?)));
             parsed.collect::<std::result::Result<_, _>>().map_err(not_one)?
         }
-        None => return Err(Error::corrupt("it is not a file of kerchunk references: it has no `refs`")),
-    };
-    let mut numbers: HashMap<String, usize> = HashMap::new();
-    let mut found = References::default();
-    let mut file = |url: String| -> Result<usize> {
-        let url = filled(&url, &templates)?;
-        // It is kept twice, and may be longer than what the file has of it.
-        meter.count(2 * url.len() as u64)?;
-        let next = numbers.len();
-        let number = *numbers.entry(url.clone()).or_insert(next);
-        if number == next {
-            found.files.push(url);
-        }
-        Ok(number)
+        None => return Err(not_kerchunk("it has no `refs`")),
     };
     for (key, written) in written {
-        check_key(&key)?;
         let reference = match written {
             Written::Text(text) => Reference::Inline(decoded(text, &key)?),
             Written::Document(document) => Reference::Inline(serde_json::to_vec(&document).map_err(not_one)?),
             Written::Range(url, offset, length) => {
-                offset
-                    .checked_add(length)
-                    .ok_or_else(|| Error::corrupt(format!("{}: a range of no file", shown(&key))))?;
-                Reference::Range { file: file(url)?, offset, length }
+                Reference::Range { file: collected.file(filled(&url, &templates)?)?, offset, length }
             }
-            Written::Whole((url,)) => Reference::Whole(file(url)?),
+            Written::Whole((url,)) => Reference::Whole(collected.file(filled(&url, &templates)?)?),
         };
-        found.entries.insert(key, reference);
+        collected.add(key, reference)?;
     }
-    if !found.entries.keys().any(|key| key.ends_with(zarr2::ARRAY) || key.ends_with(zarr2::GROUP)) {
-        return Err(Error::corrupt("it is not a file of kerchunk references: no key is that of a .zarray or .zgroup"));
-    }
-    Ok(meter.finish(found))
-}
-
-/// Fails for a key that is no path below a directory.
-fn check_key(key: &str) -> Result<()> {
-    let is_name = |name: &str| !matches!(name, "" | "." | "..") && !name.contains('\0');
-    if key.split('/').all(is_name) && key.split('/').count() <= MAX_DEPTH {
-        return Ok(());
-    }
-    Err(Error::corrupt(format!("{}: not a valid key", shown(key))))
+    collected.finish()
 }
 
 fn decoded(text: String, key: &str) -> Result<Vec<u8>> {
@@ -163,28 +103,16 @@ fn filled(url: &str, templates: &BTreeMap<String, String>) -> Result<String> {
     Ok(out)
 }
 
-/// Fails for a URL of so many bytes: templates could make any.
-fn check_length(length: usize) -> Result<()> {
-    /// Most bytes of a URL.
-    const LONGEST: usize = 8 << 10;
-    if length > LONGEST { Err(Error::corrupt("a URL that is too long")) } else { Ok(()) }
-}
-
 fn unsupported(why: &str) -> Error {
     let next = "write it without them, such as by fsspec's `ReferenceFileSystem` or VirtualiZarr's `to_kerchunk`";
     Error::new(ErrorKind::Unsupported, format!("{why}, which is computed when it is read: {next}"))
-}
-
-fn shown(key: &str) -> String {
-    /// Characters that are shown.
-    const SHOWN: usize = 100;
-    printable::line(&key.chars().take(SHOWN).collect::<String>())
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::kerchunk::MAX_DEPTH;
 
     fn parsed(json: &str) -> std::result::Result<References, String> {
         parse(json.as_bytes()).map(Metered::into_inner).map_err(|error| error.to_string())
