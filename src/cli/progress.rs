@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -156,9 +156,8 @@ pub(super) fn reported<P: Serialize, T>(
     look: impl Fn() -> Option<P> + Sync,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
-    // SAFETY: the descriptor is only looked at; a closed one gives an error.
-    let given = unsafe { BorrowedFd::borrow_raw(number) };
-    rustix::io::fcntl_getfd(given).map_err(|errno| Error::io(format!("--progress-fd {number}"), errno.into()))?;
+    std::fs::symlink_metadata(format!("/proc/self/fd/{number}"))
+        .map_err(|e| Error::io(format!("--progress-fd {number}"), e))?;
     // SAFETY: the descriptor is open, as was just checked. The command line gives it to this
     // function alone, which is called once and closes it: the other program reads to the end before
     // it reads the result.

@@ -290,8 +290,7 @@ mod tests {
         let mut child = Child::start(null.as_fd(), 100, |end| {
             end.succeed()?;
             loop {
-                // SAFETY: the call takes nothing.
-                unsafe { libc::pause() };
+                rustix::event::pause();
             }
         })
         .unwrap();

@@ -4,7 +4,8 @@
 //! A privileged caller can so mount for a daemon that may not: container runtimes and storage
 //! drivers do. The caller chooses the mount options, and unmounts.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
@@ -27,13 +28,13 @@ pub fn descriptor(mountpoint: &Path) -> Option<RawFd> {
 /// Errors: [`InvalidInput`](icechunkfs_base::error::ErrorKind::InvalidInput) if it is closed or
 /// another file.
 pub fn check(number: RawFd) -> Result<()> {
-    // SAFETY: the descriptor is only looked at; a closed one gives an error.
-    let device = unsafe { BorrowedFd::borrow_raw(number) };
-    let found = rustix::fs::fstat(device).map_err(|errno| {
-        Error::invalid(format!("/dev/fd/{number}: {errno}: open /dev/fuse and let icechunkfs inherit the descriptor"))
+    let found = std::fs::metadata(format!("/proc/self/fd/{number}")).map_err(|_| {
+        Error::invalid(format!(
+            "/dev/fd/{number} is not open: open /dev/fuse and let icechunkfs inherit the descriptor"
+        ))
     })?;
-    let numbers = (rustix::fs::major(found.st_rdev), rustix::fs::minor(found.st_rdev));
-    match FileType::from_raw_mode(found.st_mode) {
+    let numbers = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+    match FileType::from_raw_mode(found.mode()) {
         FileType::CharacterDevice if numbers == FUSE_DEVICE => Ok(()),
         _ => Err(Error::invalid(format!("/dev/fd/{number} is not /dev/fuse: open that and mount the descriptor"))),
     }
