@@ -79,3 +79,50 @@ for name, scale, value, time in (('a', 0.01, 1.5, 0), ('b', 1.0, 400.0, 1), ('c'
     assert_eq!(fs::read(repo.join("repo")).unwrap(), before);
     import(&[&c], &repo, &["--reencode", "--allow-gaps"]).success();
 }
+
+/// Zarr compresses by Zstandard if nobody says anything else, also texts.
+#[test]
+fn an_archive_that_xarray_has_written_takes_files() {
+    const FILES: &str = "
+import sys, netCDF4, numpy as np, xarray as xr, zarr
+place, codec = sys.argv[1:]
+for number, length in enumerate((3, 2)):
+    with netCDF4.Dataset(f'{place}/{number}.nc', 'w') as file:
+        file.createDimension('time', None)
+        file.createDimension('x', 4)
+        time = file.createVariable('time', 'i8', ['time'])
+        time.units = 'days since 2026-01-01'
+        time[:] = np.arange(length) + 3 * number
+        file.createVariable('v', 'f4', ['time', 'x'], zlib=True, shuffle=True, chunksizes=[1, 4])[:] = np.random.rand(length, 4)
+        file.createVariable('name', str, ['time'])[:] = np.array([f'{number} \\u00fc' * n for n in range(length)], dtype=object)
+first = xr.open_dataset(f'{place}/0.nc', decode_cf=False).drop_encoding()
+first['name'] = 'time', first['name'].values.astype(np.dtypes.StringDType())
+codecs = {} if codec == 'zstd' else {name: {'compressors': [zarr.codecs.GzipCodec(level=3)]} for name in first.variables}
+first.to_zarr(f'{place}/tree', zarr_format=3, consolidated=False, encoding=codecs)
+";
+    const COMPARE: &str = "
+import sys, json, numpy as np, xarray as xr
+place, mount, codec = sys.argv[1:]
+found = xr.open_zarr(mount, consolidated=False, decode_cf=False)
+files = [xr.open_dataset(f'{place}/{number}.nc', decode_cf=False) for number in range(2)]
+for name in ('time', 'v', 'name'):
+    wanted = np.concatenate([file[name].values for file in files])
+    assert (found[name].values == wanted).all(), (name, found[name].values, wanted)
+    codecs = [one['name'] for one in json.load(open(f'{mount}/{name}/zarr.json'))['codecs']]
+    assert codecs[1:] == [codec], codecs
+";
+    for codec in ["zstd", "gzip"] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        run(python_code(FILES).arg(place).arg(codec)).success();
+        let [tree, next] = ["tree", "1.nc"].map(|name| place.join(name).to_str().unwrap().to_owned());
+        let repo = place.join("repo");
+        icechunkfs(["import", &tree, repo.to_str().unwrap()]).success();
+        let why = import(&[&next], &repo, &[]).failure();
+        assert!(why.contains("1.nc: v: codecs are") && !why.contains("name: codecs"), "{why}");
+        import(&[&next], &repo, &["--reencode"]).success();
+        run_on(&repo, &["verify", "--chunks"]).success();
+        let mount = import_virtual::mount(&repo, place);
+        run(python_code(COMPARE).arg(place).arg(mount.path()).arg(codec)).success();
+    }
+}

@@ -4,12 +4,14 @@
 use std::io::{Read, Write};
 
 use flate2::Compression;
-use flate2::read::ZlibDecoder;
-use flate2::write::ZlibEncoder;
+use flate2::read::{MultiGzDecoder, ZlibDecoder};
+use flate2::write::{GzEncoder, ZlibEncoder};
 use icechunkfs_base::error::{Error, ErrorKind, Result};
 use icechunkfs_format::zarr::filters::{fletcher32, unshuffled};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use zstd::bulk::{Compressor, Decompressor};
+use zstd::zstd_safe::CParameter;
 
 /// Bytes that a filter may add to a chunk: a checksum has four.
 const ADDED: u64 = 64;
@@ -21,6 +23,10 @@ pub(crate) enum Codec {
     Shuffle(u32),
     /// Data of zlib, made with this level.
     Zlib(u32),
+    /// Data of gzip, made with this level.
+    Gzip(u32),
+    /// Frames of Zstandard, made with this level and, if so, with a checksum.
+    Zstd(i32, bool),
     /// Fletcher's checksum of 32 bits behind the bytes.
     Checksum,
     /// One that cannot be undone here.
@@ -30,11 +36,18 @@ pub(crate) enum Codec {
 impl Codec {
     /// Returns the codec that a `zarr.json` has as `document`.
     pub(crate) fn parse(document: &Value) -> Self {
-        let number =
-            |name: &str| document.get("configuration")?.get(name)?.as_u64().and_then(|n| u32::try_from(n).ok());
+        let member = |name: &str| document.get("configuration")?.get(name);
+        let number = |name: &str| member(name)?.as_u64().and_then(|n| u32::try_from(n).ok());
+        let zstd = || {
+            let level = member("level").map_or(Some(0), Value::as_i64)?;
+            let level = i32::try_from(level).ok().filter(|level| zstd::compression_level_range().contains(level))?;
+            Some(Codec::Zstd(level, member("checksum").map_or(Some(false), Value::as_bool)?))
+        };
         let found = match document.get("name").and_then(Value::as_str) {
             Some("numcodecs.shuffle") => number("elementsize").filter(|size| *size > 0).map(Codec::Shuffle),
             Some("numcodecs.zlib") => number("level").filter(|level| *level <= 9).map(Codec::Zlib),
+            Some("gzip" | "numcodecs.gzip") => number("level").filter(|level| *level <= 9).map(Codec::Gzip),
+            Some("zstd" | "numcodecs.zstd") => zstd(),
             _ => None,
         };
         found.unwrap_or(Codec::Other)
@@ -43,7 +56,9 @@ impl Codec {
     /// Returns true if chunks of both can be in one array: the level is that of the writer alone.
     pub(crate) fn is_like(self, other: Codec) -> bool {
         match (self, other) {
-            (Codec::Zlib(_), Codec::Zlib(_)) => true,
+            (Codec::Zlib(_), Codec::Zlib(_))
+            | (Codec::Gzip(_), Codec::Gzip(_))
+            | (Codec::Zstd(..), Codec::Zstd(..)) => true,
             (Codec::Other, _) => false,
             (one, other) => one == other,
         }
@@ -66,15 +81,13 @@ impl Codec {
                 }
                 Ok(chunk.to_vec())
             }
-            Codec::Zlib(_) => {
-                let mut out = Vec::new();
-                let most = most.saturating_add(ADDED);
-                let read = ZlibDecoder::new(&*bytes).take(most.saturating_add(1)).read_to_end(&mut out);
-                match read {
-                    Ok(_) if out.len() as u64 <= most => Ok(out),
-                    Ok(_) => Err(Error::corrupt("a chunk that is longer than its array's chunks")),
-                    Err(error) => Err(Error::with_source(ErrorKind::Corrupt, "a chunk of zlib", error)),
-                }
+            Codec::Zlib(_) => inflated(ZlibDecoder::new(&*bytes), most, "a chunk of zlib"),
+            Codec::Gzip(_) => inflated(MultiGzDecoder::new(&*bytes), most, "a chunk of gzip"),
+            // Into one buffer: a stream could ask for a window of any size.
+            Codec::Zstd(..) => {
+                let most = usize::try_from(most.saturating_add(ADDED)).unwrap_or(usize::MAX);
+                let undone = Decompressor::new().and_then(|mut frames| frames.decompress(&bytes, most));
+                undone.map_err(|e| Error::with_source(ErrorKind::Corrupt, "a chunk of Zstandard", e))
             }
             Codec::Other => Err(Error::new(ErrorKind::Unsupported, "a codec that cannot be undone here")),
         }
@@ -87,8 +100,30 @@ impl Codec {
                 let mut encoder = ZlibEncoder::new(Vec::new(), Compression::new(level));
                 encoder.write_all(&bytes).and_then(|()| encoder.finish()).map_err(|e| Error::io("a chunk of zlib", e))
             }
+            Codec::Gzip(level) => {
+                let mut encoder = GzEncoder::new(Vec::new(), Compression::new(level));
+                encoder.write_all(&bytes).and_then(|()| encoder.finish()).map_err(|e| Error::io("a chunk of gzip", e))
+            }
+            Codec::Zstd(level, checksum) => {
+                let encoded = Compressor::new(level).and_then(|mut frame| {
+                    frame.set_parameter(CParameter::ChecksumFlag(checksum))?;
+                    frame.compress(&bytes)
+                });
+                encoded.map_err(|e| Error::io("a chunk of Zstandard", e))
+            }
             Codec::Checksum | Codec::Other => Err(Error::new(ErrorKind::Unsupported, "a codec that is not made here")),
         }
+    }
+}
+
+/// Returns what `packed` unpacks to, at most about `most` bytes.
+fn inflated(packed: impl Read, most: u64, what: &str) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    let most = most.saturating_add(ADDED);
+    match packed.take(most.saturating_add(1)).read_to_end(&mut out) {
+        Ok(_) if out.len() as u64 <= most => Ok(out),
+        Ok(_) => Err(Error::corrupt("a chunk that is longer than its array's chunks")),
+        Err(error) => Err(Error::with_source(ErrorKind::Corrupt, what, error)),
     }
 }
 
@@ -142,7 +177,15 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded() {
         let bytes: Vec<u8> = (0..=255).cycle().take(1003).collect();
-        for codecs in [vec![], vec![Codec::Shuffle(4)], vec![Codec::Zlib(6)], vec![Codec::Shuffle(8), Codec::Zlib(1)]] {
+        for codecs in [
+            vec![],
+            vec![Codec::Shuffle(4)],
+            vec![Codec::Zlib(6)],
+            vec![Codec::Shuffle(8), Codec::Zlib(1)],
+            vec![Codec::Gzip(5)],
+            vec![Codec::Zstd(0, false)],
+            vec![Codec::Shuffle(2), Codec::Zstd(-5, true)],
+        ] {
             let encoded = encode(&codecs, bytes.clone()).unwrap();
             let decode = |bytes: Vec<u8>, most| decode(codecs.iter().copied(), bytes, most);
             assert_eq!(decode(encoded.clone(), 1003).unwrap(), bytes, "{codecs:?}");
@@ -159,10 +202,12 @@ mod tests {
 
     #[test]
     fn a_chunk_that_unpacks_to_more_than_it_may_is_refused() {
-        let bomb = encode(&[Codec::Zlib(9)], vec![0; 1 << 20]).unwrap();
-        let error = decode([Codec::Zlib(9)].into_iter(), bomb.clone(), 100).unwrap_err();
-        assert!(error.to_string().contains("longer"), "{error}");
-        assert!(decode([Codec::Zlib(9)].into_iter(), bomb[..bomb.len() / 2].to_vec(), 1 << 20).is_err());
+        for codec in [Codec::Zlib(9), Codec::Gzip(9), Codec::Zstd(9, true)] {
+            let bomb = encode(&[codec], vec![0; 1 << 20]).unwrap();
+            let error = decode([codec].into_iter(), bomb.clone(), 100).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert!(decode([codec].into_iter(), bomb[..bomb.len() / 2].to_vec(), 1 << 20).is_err());
+        }
     }
 
     #[test]

@@ -100,6 +100,8 @@ pub(crate) fn difference(
     }
     // Of arrays that are the same, values are compared.
     let are_alike = match (codecs(archive), axis) {
+        // Chunks of texts are made anew, with the codecs of the archive.
+        (Some(_), Some(_)) if has_texts(archive) && has_texts(file) => true,
         (Some(archive), Some(_)) => codecs(file).is_some_and(|file| are_like(&archive, &file)),
         (archive, _) => archive.is_some(),
     };
@@ -143,6 +145,11 @@ pub(crate) fn codecs(document: &Map<String, Value>) -> Option<(Option<&str>, Vec
     (["bytes", TEXTS].contains(&name) && !codecs.contains(&Codec::Other)).then(|| (order(), codecs))
 }
 
+/// Says whether elements are texts of any length.
+fn has_texts(document: &Map<String, Value>) -> bool {
+    document.get("codecs").and_then(|codecs| codecs.get(0)).and_then(extension_name) == Some(TEXTS)
+}
+
 /// Returns true if chunks with both codecs can be in one array.
 pub(crate) fn are_like(one: &(Option<&str>, Vec<Codec>), other: &(Option<&str>, Vec<Codec>)) -> bool {
     let are_all = || std::iter::zip(&one.1, &other.1).all(|(one, other)| one.is_like(*other));
@@ -154,8 +161,7 @@ pub(crate) fn are_like(one: &(Option<&str>, Vec<Codec>), other: &(Option<&str>, 
 pub fn longest(document: &Map<String, Value>, bytes: u64) -> Option<u64> {
     /// Bytes that a codec may add, besides a part of the length.
     const MORE: u64 = 1 << 10;
-    let first = document.get("codecs").and_then(|codecs| codecs.get(0));
-    if first.and_then(extension_name) == Some(TEXTS) {
+    if has_texts(document) {
         return Some(texts::MAX_CHUNK);
     }
     let is_coded = codecs(document).is_none_or(|(_, codecs)| !codecs.is_empty());

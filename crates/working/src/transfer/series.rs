@@ -354,10 +354,11 @@ fn series_of(archive: Option<&[Existing]>, files: &[Arc<Original>], how: &Append
         let line = |refusal: &Refusal| format!("{}: {}: {}", shown(refusal.file), refusal.variable, refusal.why);
         text += &first_lines(refusals.iter().map(line));
         text += if how.reencode {
-            "--reencode converts no more than types, packing and units of time: change the rest in a copy of the file.\n"
+            "--reencode converts no more than types, packing, compression by zlib, gzip and Zstandard, and units of time: change \
+             the rest in a copy of the file.\n"
         } else {
-            "--reencode converts types, packing and units of time; values in other units have to be converted in a copy \
-             of the file.\n"
+            "--reencode converts types, packing, compression and units of time; values in other units have to be converted \
+             in a copy of the file.\n"
         };
         Error::multi_line(ErrorKind::InvalidInput, &text)
     })
