@@ -130,14 +130,11 @@ pub(crate) struct ImportArgs {
 /// Imports a directory or a file.
 pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
     arguments.report.as_deref().map_or(Ok(()), |path| check_report(path, arguments))?;
-    let report = |imported: &ImportResult| {
-        // The commits are printed by now: writing the report may fail.
-        arguments.report.as_ref().map_or(Ok(()), |path| write_json(imported, path))
-    };
-    let Imported { mut result, left, error } = import_all(arguments).inspect_err(|error| {
-        let refused = ImportResult { dry_run: arguments.dry_run, ..ImportResult::default() };
-        // The error says more than that its report cannot be written.
-        let _ = report(&refused.failed(error));
+    let report = |result: &ImportResult| arguments.report.as_ref().map_or(Ok(()), |path| write_json(result, path));
+    // An error says more than that its report cannot be written.
+    let report_failed = |result: ImportResult, error: &Error| drop(report(&result.failed(error)));
+    let Imported { result, left, error } = import_all(arguments).inspect_err(|error| {
+        report_failed(ImportResult { dry_run: arguments.dry_run, ..ImportResult::default() }, error);
     })?;
     let failure = error.or_else(|| failure(&result)).map(|error| match result.commits {
         0 => error,
@@ -151,9 +148,9 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
     } else if failure.is_none() || result.commits > 0 {
         print(&to_text(&result, arguments))?;
     }
+    // The commits are printed by now: writing the report may fail.
     let Some(error) = failure else { return report(&result) };
-    result = result.failed(&error);
-    report(&result)?;
+    report_failed(result, &error);
     Err(error)
 }
 
