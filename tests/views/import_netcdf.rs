@@ -12,7 +12,7 @@ use crate::common::lengths::{length, number};
 use crate::common::{Mount, block_on, icechunkfs, lab, run, run_on};
 
 /// Files in the ordinary run, and in a full one.
-const QUICK: usize = 24;
+const QUICK: usize = 12;
 const FULL: usize = 300;
 
 #[test]
@@ -129,7 +129,7 @@ fn an_import_into_what_is_there_says_so_and_changes_nothing() {
 }
 
 /// Collections in the ordinary run, and in a full one.
-const QUICK_COLLECTIONS: usize = 12;
+const QUICK_COLLECTIONS: usize = 10;
 const FULL_COLLECTIONS: usize = 300;
 
 /// For any collection, in any steps: the arrays have what numpy puts together, or a file that does

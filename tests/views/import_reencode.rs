@@ -10,7 +10,7 @@ use crate::common::lengths::{length, number};
 use crate::common::{Output, icechunkfs, run, run_on};
 
 /// Collections in the ordinary run, and in a full one.
-const QUICK: usize = 12;
+const QUICK: usize = 6;
 const FULL: usize = 300;
 
 fn import(files: &[&str], repo: &Path, options: &[&str]) -> Output {

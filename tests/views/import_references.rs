@@ -14,7 +14,7 @@ use crate::common::random::Random;
 use crate::common::{Output, copy_tree, icechunkfs, project, read_files, run, run_on};
 
 /// Files in the ordinary run, and in a full one.
-const QUICK: usize = 20;
+const QUICK: usize = 10;
 const FULL: usize = 200;
 
 fn import(references: &Path, repo: &Path, options: &[&str]) -> Output {

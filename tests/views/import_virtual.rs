@@ -15,7 +15,7 @@ use crate::common::lengths::{length, number};
 use crate::common::{Files, Mount, Output, block_on, icechunkfs, lab, read_files, run, run_on};
 
 /// Files of each library in the ordinary run, and in a full one.
-const QUICK: usize = 12;
+const QUICK: usize = 6;
 const FULL: usize = 200;
 
 /// Each chunk is referred to, as far as it can be.

@@ -9,7 +9,7 @@ use crate::common::lengths::{length, number};
 use crate::common::{Mount, block_on, icechunkfs, lab, read_files, run, run_on};
 
 /// Trees in the ordinary run, and in a full one.
-const QUICK: usize = 6;
+const QUICK: usize = 4;
 const FULL: usize = 150;
 
 fn import(tree: &Path, repo: &Path, path: &str) -> serde_json::Value {
