@@ -195,8 +195,8 @@ fn run(socket: &OwnedFd, given: BorrowedFd<'_>, work: impl FnOnce(&ChildEnd) -> 
     if let Err(errno) = work(&end) {
         let _ = end.send(&errno.raw_os_error().to_le_bytes());
     }
-    // SAFETY: the process exits without running any code of its parent.
-    unsafe { libc::_exit(0) }
+    // Without running any code of its parent.
+    signal_hook::low_level::exit(0)
 }
 
 /// Closes every other descriptor: this process may live long, and must not keep locks, or a
